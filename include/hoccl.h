@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HOCCL: communication between GPUs that takes no SM.
+ *
+ * A rank is a member of a communicator and is bound to one GPU. Operations are enqueued on the caller's CUDA streams
+ * and keep stream order exactly as a kernel would: they start when the stream reaches them, and work behind them in
+ * the stream starts when they have completed. Copy engines, NICs and the GPU's memory operations do the work.
+ *
+ * Every call returns HOCCL_Result, HOCCL_SUCCESS on success; HOCCL_GetLastError has the text of the calling thread's
+ * last error. Counts are elements, not bytes. Device pointers may point anywhere into an allocation. Streams are
+ * CUstream (cudaStream_t is the same type); NULL is the legacy default stream, as in CUDA. This header needs no cuda.h.
+ */
+#ifndef HOCCL_H
+#define HOCCL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define HOCCL_API __attribute__((visibility("default")))
+#else
+#define HOCCL_API
+#endif
+
+#define HOCCL_VERSION_MAJOR 0
+#define HOCCL_VERSION_MINOR 1
+#define HOCCL_VERSION_PATCH 0
+
+struct CUstream_st;
+/* A CUDA stream: CUstream of the driver API, cudaStream_t of the runtime API. */
+typedef struct CUstream_st *HOCCL_Stream;
+
+/* A communicator. A handle carries a generation: one that was destroyed is reported, never followed. */
+typedef struct hoccl_comm_handle *HOCCL_Comm;
+
+/* All ranks of the job (mpirun, srun), or this process alone. Valid between HOCCL_Init and HOCCL_Finalize. */
+#define HOCCL_COMM_WORLD ((HOCCL_Comm)1)
+#define HOCCL_COMM_NULL ((HOCCL_Comm)0)
+
+/* Results. Those marked * are sticky: every later call of the communicator returns the same, with the same text. */
+typedef enum {
+    HOCCL_SUCCESS = 0,
+    HOCCL_ERR_ARGUMENT,    /* a wrong argument: nothing was posted, the communicator stays good (ncclInvalidArgument, MPI_ERR_ARG) */
+    HOCCL_ERR_USAGE,       /* a call in a state that does not allow it: before Init, End without Start, two threads at once (ncclInvalidUsage) */
+    HOCCL_ERR_UNSUPPORTED, /* this memory, device or situation has no path in this version */
+    HOCCL_ERR_MEMORY,      /* host or device memory could not be had */
+    HOCCL_ERR_SYSTEM,      /* a system call failed (ncclSystemError) */
+    HOCCL_ERR_DEVICE,      /* * the CUDA driver reported an error (ncclUnhandledCudaError) */
+    HOCCL_ERR_BOOTSTRAP,   /* the launcher or the start-up exchange failed, or a rank did not come in time */
+    HOCCL_ERR_MISMATCH,    /* * the two ends of a flow disagree: bytes, kind or order (MPI_ERR_TRUNCATE and more) */
+    HOCCL_ERR_PEER,        /* * a peer process is gone or has reported an error (ncclRemoteError) */
+    HOCCL_ERR_TIMEOUT,     /* * something that has started has not moved for HOCCL_TIMEOUT */
+    HOCCL_ERR_INTERNAL,    /* a fault of HOCCL itself (ncclInternalError) */
+} HOCCL_Result;
+
+/* Element types. HOCCL moves bytes and never interprets them: a type only says how many bytes an element has. */
+typedef enum {
+    HOCCL_INT8 = 0, HOCCL_UINT8, HOCCL_INT16, HOCCL_UINT16, HOCCL_INT32, HOCCL_UINT32, HOCCL_INT64, HOCCL_UINT64,
+    HOCCL_FP8_E4M3, HOCCL_FP8_E5M2, HOCCL_FP16, HOCCL_BF16, HOCCL_FP32, HOCCL_FP64, HOCCL_COMPLEX64, HOCCL_COMPLEX128,
+    HOCCL_BYTE,
+} HOCCL_Datatype;
+
+/* ---- Start and end ------------------------------------------------------------------------------------------- */
+
+/* Join the job: under mpirun or srun --mpi=pmix every rank calls it, without a launcher the world is this process.
+ * The rank's GPU is that of the calling thread's current context; without one, the primary context of device
+ * (local rank mod devices), which is made current. Waits for the other ranks, at most HOCCL_INIT_TIMEOUT seconds
+ * (300), naming the missing ones every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
+ * Errors: BOOTSTRAP (no PMIx under srun, a rank is missing), DEVICE (no driver, no GPU), USAGE (called twice). */
+HOCCL_API HOCCL_Result HOCCL_Init(void);
+
+/* Leave the job: waits until this rank's operations have completed or failed, then frees everything HOCCL holds.
+ * Counterpart: MPI_Finalize. Errors: USAGE (not initialised; an open group); a sticky error is returned after
+ * everything has been freed. */
+HOCCL_API HOCCL_Result HOCCL_Finalize(void);
+
+/* ---- A communicator ------------------------------------------------------------------------------------------- */
+
+/* Number of ranks; this process's rank, 0 … size − 1; the CUDA ordinal of the GPU it is bound to.
+ * Errors: ARGUMENT (NULL result, no such communicator). Counterparts: ncclCommCount, ncclCommUserRank, ncclCommCuDevice. */
+HOCCL_API HOCCL_Result HOCCL_CommSize(HOCCL_Comm comm, int *size);
+HOCCL_API HOCCL_Result HOCCL_CommRank(HOCCL_Comm comm, int *rank);
+HOCCL_API HOCCL_Result HOCCL_CommDevice(HOCCL_Comm comm, int *device);
+
+/* The sticky error of the communicator, HOCCL_SUCCESS if none. Never blocks; from any thread at any time.
+ * Counterpart: ncclCommGetAsyncError. */
+HOCCL_API HOCCL_Result HOCCL_CommGetAsyncError(HOCCL_Comm comm, HOCCL_Result *error);
+
+/* Give the communicator up: releases every stream that waits in it, stops its peers' operations with this rank, and
+ * frees it. Bounded (2 s), with anything pending. From any thread. Afterwards the handle is invalid; only then do the
+ * buffers of failed operations belong to the caller again. Counterpart: ncclCommAbort, MPIX_Comm_revoke.
+ * Errors: ARGUMENT (no such communicator). */
+HOCCL_API HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm);
+
+/* ---- Point to point ------------------------------------------------------------------------------------------- */
+
+/* Enqueue on stream: send count elements at buf to rank peer. Completes on the stream when buf may be overwritten.
+ * The call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full.
+ * buf: device memory of the communicator's GPU, at any offset. count 0 is legal (buf may be NULL): it matches a
+ * receive of 0. Operations between a pair of ranks match in posting order; outside a group an operation is a group of
+ * one, so two ranks that send to one another first wait for ever, as with ncclSend: put both in a group.
+ * Errors at the call (nothing is posted): ARGUMENT (NULL buf with count > 0, peer not in 0 … size − 1, unknown type,
+ * bytes over SIZE_MAX, a range that is not all device memory of this GPU); USAGE (two threads in one communicator);
+ * UNSUPPORTED (stream is capturing). Later errors are sticky. Source: paper §3.3, ncclSend, MPI_Isend. */
+HOCCL_API HOCCL_Result HOCCL_Send(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
+                                  HOCCL_Stream stream);
+
+/* Enqueue on stream: receive count elements into buf from rank peer. Completes on the stream when the data is visible
+ * to later work on it. The sender's bytes must be the same: a difference is a MISMATCH error at both ends that gives
+ * both values, and nothing is written past count. Else as HOCCL_Send. Source: paper §3.3, ncclRecv, MPI_Irecv. */
+HOCCL_API HOCCL_Result HOCCL_Recv(void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
+                                  HOCCL_Stream stream);
+
+/* Operations between Start and End are posted together at the outermost End, so no order inside a group can deadlock.
+ * Groups nest. A group belongs to the calling thread. A group that spans streams starts when all of them have reached
+ * it and releases them together. If a call inside the group failed, End posts nothing, returns that error, and the
+ * next group works. Counterpart: ncclGroupStart, ncclGroupEnd. Errors: USAGE (End without Start). */
+HOCCL_API HOCCL_Result HOCCL_GroupStart(void);
+HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
+
+/* ---- Errors and version ---------------------------------------------------------------------------------------- */
+
+/* A short fixed text for a result. Never NULL. */
+HOCCL_API const char *HOCCL_GetErrorString(HOCCL_Result result);
+
+/* The detailed text of the last error that a call of this thread returned: what, who, and what to do. Valid until the
+ * thread's next failing call; never NULL, "" if there was none. */
+HOCCL_API const char *HOCCL_GetLastError(void);
+
+/* 10000 × major + 100 × minor + patch. Errors: ARGUMENT (NULL). */
+HOCCL_API HOCCL_Result HOCCL_GetVersion(int *version);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,7 @@
+# HOCCL_WARNINGS: the warnings every file is built with; --enable-werror makes them errors (CI does).
+AC_DEFUN([HOCCL_WARNINGS], [
+  AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [treat warnings as errors])])
+  HOCCL_CFLAGS="-std=gnu11 -fvisibility=hidden -Wall -Wextra -Wmissing-prototypes -Wstrict-prototypes -Wswitch-enum -Wshadow -Wvla"
+  AS_IF([test "x$enable_werror" = xyes], [HOCCL_CFLAGS="$HOCCL_CFLAGS -Werror"])
+  AC_SUBST([HOCCL_CFLAGS])
+])
