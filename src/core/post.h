@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From checked requests to operations on streams: the calling thread's half of the core. */
+#ifndef HOCCL_CORE_POST_H
+#define HOCCL_CORE_POST_H
+
+#include "core/comm.h"
+
+struct hoccl_request {
+    struct hoccl_comm *comm;
+    CUstream stream;
+    bool is_send;
+    int peer;
+    const void *address;
+    struct hoccl_flow_header header;
+    struct hoccl_memory memory;
+};
+
+/* Check what can be checked at the call; fills request->memory. Needs the communicator's busy mark. */
+HOCCL_Result hoccl_request_check(struct hoccl_request *request);
+
+/* Post n requests (n > 0) of any communicators together: every start signal is enqueued before any wait. The busy marks
+ * must be held. An error before anything was posted leaves the communicators good. */
+HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n);
+
+#endif

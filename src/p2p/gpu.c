@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of GPU objects. */
+#include "p2p/gpu.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "stream/parking.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define CLOSE_TIMEOUT (2 * HOCCL_S)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hoccl_list table = {&table, &table}; /* under lock */
+
+static struct hoccl_gpu *find(const struct hoccl_device *device)
+{
+    for (struct hoccl_list *l = table.next; l != &table; l = l->next) {
+        struct hoccl_gpu *g = hoccl_entry(l, struct hoccl_gpu, link);
+        if (g->device.context == device->context)
+            return g;
+    }
+    return NULL;
+}
+
+/* The parts that stay when the threads end: registered memory, device memory. */
+static HOCCL_Result open_memory(struct hoccl_gpu *g)
+{
+    HOCCL_Result r = hoccl_flag_pool_open(&g->flags);
+    if (r)
+        return r;
+    r = hoccl_gate_open(&g->gate, &g->device, &g->flags);
+    if (r)
+        hoccl_flag_pool_close(&g->flags);
+    return r;
+}
+
+static HOCCL_Result open_threads(struct hoccl_gpu *g)
+{
+    HOCCL_Result r = hoccl_engine_open(&g->push, &g->flags, &g->submitter);
+    if (r)
+        return r;
+    r = hoccl_submitter_open(&g->submitter, &g->device, hoccl_gate_scratch(&g->gate));
+    if (r) {
+        hoccl_engine_close(&g->push, &g->flags);
+        return r;
+    }
+    hoccl_exports_open(&g->exports);
+    g->ready = true;
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result create(struct hoccl_device *device, struct hoccl_gpu **gpu)
+{
+    struct hoccl_gpu *g = hoccl_alloc(sizeof *g, "a GPU object");
+    if (!g)
+        return HOCCL_ERR_MEMORY;
+    g->device = *device;
+    HOCCL_Result r = open_memory(g);
+    if (r) {
+        free(g);
+        return r;
+    }
+    hoccl_mappings_open(&g->mappings, &g->submitter);
+    hoccl_list_append(&table, &g->link);
+    device->retained = false; /* the object's now */
+    *gpu = g;
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result open_locked(struct hoccl_device *device, struct hoccl_gpu **gpu)
+{
+    struct hoccl_gpu *g = find(device);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (!g)
+        r = create(device, &g);
+    else
+        hoccl_device_close(device); /* the object holds it already */
+    if (!r && !g->ready)
+        r = open_threads(g);
+    if (r)
+        return r;
+    g->users++;
+    *gpu = g;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
+{
+    struct hoccl_device device;
+    bool pushed;
+    HOCCL_Result r = hoccl_device_open(local_rank, &device);
+    if (r)
+        return r;
+    r = hoccl_device_enter(&device, &pushed);
+    if (!r) {
+        pthread_mutex_lock(&lock);
+        r = open_locked(&device, gpu);
+        pthread_mutex_unlock(&lock);
+        hoccl_device_leave(pushed);
+    }
+    if (r)
+        hoccl_device_close(&device);
+    return r;
+}
+
+/* Called while nothing is parked. */
+static void free_memory(void *arg)
+{
+    struct hoccl_gpu *g = arg;
+    hoccl_mappings_close(&g->mappings);
+    hoccl_gate_close(&g->gate, &g->flags);
+    hoccl_flag_pool_close(&g->flags);
+    hoccl_device_close(&g->device);
+    hoccl_list_remove(&g->link);
+    free(g);
+}
+
+static HOCCL_Result close_locked(struct hoccl_gpu *g)
+{
+    if (--g->users)
+        return HOCCL_SUCCESS;
+    g->ready = false;
+    if (!hoccl_submitter_close(&g->submitter, CLOSE_TIMEOUT)) {
+        hoccl_list_remove(&g->link);
+        return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                          "the CUDA driver has not returned from a copy's submission: another thread of this process may sit "
+                          "in cudaFree, cudaFreeHost or a module load behind a stream that waits");
+    }
+    hoccl_engine_close(&g->push, &g->flags);
+    hoccl_exports_close(&g->exports);
+    if (!hoccl_parking_quiet(free_memory, g))
+        hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: the GPU's flags are kept for later");
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_gpu_close(struct hoccl_gpu *gpu)
+{
+    struct hoccl_device device = gpu->device;
+    bool pushed = false;
+    HOCCL_Result entered = hoccl_device_enter(&device, &pushed);
+    pthread_mutex_lock(&lock);
+    HOCCL_Result r = close_locked(gpu);
+    pthread_mutex_unlock(&lock);
+    if (!entered)
+        hoccl_device_leave(pushed);
+    return r;
+}

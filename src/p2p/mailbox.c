@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making and mapping boards. The words' protocol is in mailbox.h, its users in flow.c. */
+#define _GNU_SOURCE
+#include "p2p/mailbox.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC 0x48434f42u /* "BOCH" */
+#define VERSION 1u
+
+static size_t board_bytes(int size)
+{
+    return sizeof(struct hoccl_board) + (size_t)size * HOCCL_SLOTS * sizeof(struct hoccl_slot);
+}
+
+/* The tag that each slot would carry from the round before the first. */
+static void set_tags(struct hoccl_board *board, int size, uint32_t first)
+{
+    for (int p = 0; p < size; p++)
+        for (uint32_t n = first; n != first + HOCCL_SLOTS; n++) {
+            struct hoccl_slot *s = &board->slots[p][n % HOCCL_SLOTS];
+            s->grant.tag = s->answer.tag = n - HOCCL_SLOTS;
+        }
+}
+
+HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd)
+{
+    size_t n = board_bytes(size);
+    int f = memfd_create("hoccl-board", MFD_CLOEXEC);
+    if (f < 0)
+        return hoccl_fail(HOCCL_ERR_SYSTEM, "memfd_create: %m");
+    int e = posix_fallocate(f, 0, (off_t)n);
+    if (e) {
+        close(f);
+        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of shared memory for the mailboxes of %d ranks: %s", n, size,
+                          strerror(e));
+    }
+    struct hoccl_board *b = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+    if (b == MAP_FAILED) {
+        hoccl_fail(HOCCL_ERR_MEMORY, "mapping %zu bytes of shared memory: %m", n);
+        close(f);
+        return HOCCL_ERR_MEMORY;
+    }
+    b->status.magic = MAGIC;
+    b->status.version = VERSION;
+    set_tags(b, size, first);
+    hoccl_publish(&b->status.state, HOCCL_BOARD_OPEN);
+    *board = b;
+    *bytes = n;
+    *fd = f;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_board_map(int fd, size_t bytes, int size, struct hoccl_board **board)
+{
+    struct stat st;
+    if (bytes != board_bytes(size) || fstat(fd, &st) || (size_t)st.st_size < bytes)
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "a peer's mailboxes have another size: all ranks must run the same HOCCL");
+    struct hoccl_board *b = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (b == MAP_FAILED)
+        return hoccl_fail(HOCCL_ERR_MEMORY, "mapping a peer's mailboxes (%zu bytes): %m", bytes);
+    if (b->status.magic != MAGIC || b->status.version != VERSION) {
+        munmap(b, bytes);
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "a peer's mailboxes have another layout: all ranks must run the same HOCCL");
+    }
+    *board = b;
+    return HOCCL_SUCCESS;
+}
+
+void hoccl_board_unmap(struct hoccl_board *board, size_t bytes)
+{
+    munmap(board, bytes);
+}
+
+void hoccl_board_share(struct hoccl_board *board, uint32_t ranks)
+{
+    hoccl_fetch_add(&board->status.sharers, ranks);
+}
+
+void hoccl_board_leave(struct hoccl_board *board, size_t bytes)
+{
+    if (hoccl_fetch_add(&board->status.sharers, -1u) == 1)
+        hoccl_board_unmap(board, bytes);
+}
+
+void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text)
+{
+    if (text && hoccl_peek(&board->status.state) == HOCCL_BOARD_OPEN) {
+        size_t n = strnlen(text, HOCCL_STATUS_TEXT - 1);
+        memcpy(board->status.text, text, n);
+        board->status.text[n] = 0;
+    }
+    hoccl_publish(&board->status.state, state);
+}
+
+enum hoccl_board_state hoccl_board_state(const struct hoccl_board *board)
+{
+    return hoccl_observe(&board->status.state);
+}
+
+void hoccl_board_say_quiet(struct hoccl_board *board)
+{
+    hoccl_publish(&board->status.quiet, 1);
+}
+
+bool hoccl_board_quiet(const struct hoccl_board *board)
+{
+    return hoccl_observe(&board->status.quiet) || hoccl_board_state(board) == HOCCL_BOARD_CLOSED;
+}

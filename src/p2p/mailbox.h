@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mailboxes between the ranks of a node: memory shared by two processes, no lock, no system call (paper §3.3.2,
+ * whose semaphores and named shared memory are replaced by words in a memfd that has no name to leak).
+ *
+ * Every rank owns a board: its status, and for each local peer a ring of slots for the flows that this peer sends to it.
+ * Flow n of a pair (both ends count in posting order) uses slot n mod 64 of the receiver's board:
+ *
+ *   receiver (owns the board)                              sender (has it mapped)
+ *   its stream has reached the receive
+ *   grant ← header and memory, then grant.tag ← n ───────▶ sees the tag; its stream has reached the send:
+ *                                                           compares the headers, opens the memory, pushes the bytes
+ *   sees the tag: the data is in place, ◀───────────────── answer ← status and header, then answer.tag ← n
+ *   or why it is not; the slot is free for n + 64
+ *
+ * Writers: `grant` and `memory` the receiver, `answer` the sender, `status` the owner; each line has one writer, and its
+ * tag is published last. A sender writes its line for n only after it has seen the grant n, which the receiver publishes
+ * only after it has taken the answer n − 64: so no line is written while the other end may still read it. */
+#ifndef HOCCL_P2P_MAILBOX_H
+#define HOCCL_P2P_MAILBOX_H
+
+#include "base/atomic.h"
+#include "hoccl.h"
+
+#include <stddef.h>
+
+#define HOCCL_SLOTS 64u
+#define HOCCL_HANDLE_BYTES 64
+#define HOCCL_STATUS_TEXT 384
+
+/* What both ends of a flow must agree on. */
+struct hoccl_flow_header {
+    uint64_t bytes;
+    uint32_t kind;         /* enum hoccl_flow_kind */
+    uint32_t element_size; /* told in messages; a difference alone is no error */
+};
+
+enum hoccl_flow_kind { HOCCL_FLOW_SEND_RECV = 1 };
+
+struct hoccl_grant {
+    uint32_t tag; /* published last */
+    uint32_t reserved;
+    struct hoccl_flow_header header;
+    uint64_t buffer;  /* the driver's id of the allocation: the key of the sender's cache */
+    uint64_t base;    /* address of the allocation in the receiver's process */
+    uint64_t offset;  /* of the buffer in the allocation */
+    uint64_t padding;
+} __attribute__((aligned(HOCCL_CACHE_LINE)));
+
+struct hoccl_grant_memory {
+    uint8_t handle[HOCCL_HANDLE_BYTES]; /* CUipcMemHandle of the whole allocation */
+} __attribute__((aligned(HOCCL_CACHE_LINE)));
+
+enum hoccl_answer_status { HOCCL_ANSWER_DONE = 1, HOCCL_ANSWER_MISMATCH, HOCCL_ANSWER_FAILED };
+
+struct hoccl_answer {
+    uint32_t tag; /* published last */
+    uint32_t status;
+    struct hoccl_flow_header header; /* the sender's */
+    uint64_t moved;                  /* bytes that have been moved */
+} __attribute__((aligned(HOCCL_CACHE_LINE)));
+
+struct hoccl_slot {
+    struct hoccl_grant grant;
+    struct hoccl_grant_memory memory;
+    struct hoccl_answer answer;
+};
+
+enum hoccl_board_state { HOCCL_BOARD_OPEN = 1, HOCCL_BOARD_FAILED, HOCCL_BOARD_ABORTED, HOCCL_BOARD_CLOSED };
+
+struct hoccl_board_status {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t state; /* enum hoccl_board_state; published after the text */
+    uint32_t sharers; /* ranks of the owner's process that still use this mapping (threads of that process) */
+    uint32_t quiet; /* 1: after FAILED or ABORTED, nothing of the owner's is moving into other ranks' memory any more */
+    char text[HOCCL_STATUS_TEXT]; /* why, when FAILED */
+} __attribute__((aligned(HOCCL_CACHE_LINE)));
+
+struct hoccl_board {
+    struct hoccl_board_status status;
+    struct hoccl_slot slots[][HOCCL_SLOTS]; /* [peer's rank] */
+};
+
+_Static_assert(sizeof(struct hoccl_grant) == HOCCL_CACHE_LINE, "a grant is one line");
+_Static_assert(sizeof(struct hoccl_answer) == HOCCL_CACHE_LINE, "an answer is one line");
+_Static_assert(sizeof(struct hoccl_slot) == 3 * HOCCL_CACHE_LINE, "a slot is three lines");
+_Static_assert((HOCCL_SLOTS & (HOCCL_SLOTS - 1)) == 0, "numbers wrap at a multiple of the ring's size");
+
+/* A board in a memfd of its own, its memory reserved (MEMORY with the bytes needed if it cannot be), its tags such that
+ * the flow `first` of no pair seems granted or answered. */
+HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd);
+
+/* A peer's board. BOOTSTRAP if it is not one of this version and size. */
+HOCCL_Result hoccl_board_map(int fd, size_t bytes, int size, struct hoccl_board **board);
+void hoccl_board_unmap(struct hoccl_board *board, size_t bytes);
+
+/* Ranks of one process use one mapping, the owner's: it says for how many (itself included), each leaves once, the last
+ * one unmaps it. Who leaves may come before the owner has said. */
+void hoccl_board_share(struct hoccl_board *board, uint32_t ranks);
+void hoccl_board_leave(struct hoccl_board *board, size_t bytes);
+
+/* The owner says how it is; the first FAILED text stays. */
+void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text);
+/* The owner's sends have come to rest after a failure; has the owner come to rest, whatever its state? */
+void hoccl_board_say_quiet(struct hoccl_board *board);
+bool hoccl_board_quiet(const struct hoccl_board *board);
+enum hoccl_board_state hoccl_board_state(const struct hoccl_board *board);
+
+#endif
