@@ -6,7 +6,8 @@ AC_DEFUN([HOCCL_CHECK_JANSSON], [
   LIBS="-l:libjansson.a $LIBS" CPPFLAGS="$CPPFLAGS $JANSSON_CFLAGS"
   AC_MSG_CHECKING([for a static jansson])
   AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <jansson.h>]], [[return !json_object();]])],
-    [AC_MSG_RESULT([yes]) JANSSON_LIBS=-l:libjansson.a],
+    [AC_MSG_RESULT([yes])
+     JANSSON_LIBS=-l:libjansson.a],
     [AC_MSG_RESULT([no])])
   LIBS=$hoccl_save_LIBS CPPFLAGS=$hoccl_save_CPPFLAGS
 ])
