@@ -93,10 +93,11 @@ install_packages() {
 
 # ---- Trees -------------------------------------------------------------------------------------------------------
 
-# configure is made when it is not there or older than what it is made from.
+# configure and Makefile.in are made when they are not there or older than what they are made from.
 generate() {
     if [ -f configure ] && [ -f Makefile.in ] &&
-        [ -z "$(find configure.ac Makefile.am m4/hoccl_*.m4 -newer configure)" ]; then
+        [ -z "$(find configure.ac m4/hoccl_*.m4 -newer configure)" ] &&
+        [ -z "$(find Makefile.am include src launcher examples test -name 'Makefile*' -newer Makefile.in)" ]; then
         return 0
     fi
     step "generate configure" build/autoreconf.log autoreconf -fi
