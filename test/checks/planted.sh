@@ -72,6 +72,8 @@ clean_tree && yes '' | head -n 600 >>src/base/base.c
 planted sizes 'base.c: 611 lines'
 clean_tree && echo 'int x;' >src/api/call.c
 planted licences 'call.c:1: no SPDX line'
+clean_tree && mkdir examples && echo 'int  x;' >examples/one.c
+planted format 'examples/one.c:1'
 clean_tree && printf '%s%s\n' '/* rec' 'ieve */' >>src/base/base.c
 planted spelling 'receive'
 clean_tree && echo 'echo $1' >>run.sh

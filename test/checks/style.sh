@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What the compiler does not check about the source: layers, macros, exports, headers, sizes, licence lines, spelling,
-# scripts. Run by make check over the whole tree; "style.sh ROOT [CHECK…]" runs some checks over another tree.
+# What the compiler does not check about the source: layers, macros, exports, headers, sizes, licence lines, format,
+# spelling, scripts. Run by make check over the whole tree; "style.sh ROOT [CHECK…]" runs some checks over another tree.
 # LIBRARY is the shared library whose exports are compared with hoccl.h; no comparison if it is empty.
 set -u
 root=${1:-${top_srcdir:?}}
 [ $# = 0 ] || shift
-checks=${*:-layers macros exports headers sizes licences spelling scripts}
+checks=${*:-layers macros exports headers sizes licences format spelling scripts}
 library=${LIBRARY-${top_builddir:+$top_builddir/.libs/libhoccl.so}}
 cc=${CC:-cc}
 cd "$root" || exit 1
@@ -156,6 +156,11 @@ list_scripts() {
     files '*.sh'
 }
 
+# What users copy from is formatted by the tool; the rest of the source keeps tables that it would break up.
+check_format() {
+    files '*.c' '*.h' | grep '^examples/' | xargs -r clang-format --dry-run
+}
+
 check_spelling() {
     files '*.c' '*.h' '*.sh' '*.md' '*.inc' '*.m4' '*.am' '*.ac' '*.supp' | xargs codespell
 }
@@ -173,6 +178,7 @@ run_check() {
     headers) check_headers ;;
     sizes) check_sizes ;;
     licences) check_licences ;;
+    format) check_format ;;
     spelling) check_spelling ;;
     scripts) check_scripts ;;
     *) echo "no check is called $1" ;;
@@ -180,7 +186,7 @@ run_check() {
 }
 
 bad=0
-for tool in codespell shellcheck; do
+for tool in clang-format codespell shellcheck; do
     if ! command -v $tool >/dev/null; then
         echo "SKIP: $tool is not installed"
         exit 77
