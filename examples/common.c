@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the examples share. Patterns are made and checked by the CPU, a piece at a time, with plain copies to and from
+ * the GPU, so that nothing but HOCCL's own work happens on the GPU between the checks. */
+#include "common.h"
+
+#include <ctype.h>
+#include <hoccl_cuda.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PIECE = 4 << 20 };
+
+static int my_rank = -1;
+
+void fail(const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (my_rank >= 0)
+        fprintf(stderr, "rank %d: %s\n", my_rank, text);
+    else
+        fprintf(stderr, "%s\n", text);
+    exit(1);
+}
+
+void check_hoccl(HOCCL_Result result, const char *what)
+{
+    if (result != HOCCL_SUCCESS)
+        fail("%s: %s: %s", what, HOCCL_GetErrorString(result), HOCCL_GetLastError());
+}
+
+void check_cuda(CUresult result, const char *what)
+{
+    const char *text = NULL;
+
+    if (result == CUDA_SUCCESS)
+        return;
+    cuGetErrorString(result, &text);
+    fail("%s: %s (%d)", what, text ? text : "unknown error", result);
+}
+
+void job_open(struct job *job)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    check_hoccl(HOCCL_Init(), "HOCCL_Init");
+    check_hoccl(HOCCL_CommRank(HOCCL_COMM_WORLD, &job->rank), "HOCCL_CommRank");
+    my_rank = job->rank;
+    check_hoccl(HOCCL_CommSize(HOCCL_COMM_WORLD, &job->size), "HOCCL_CommSize");
+    check_hoccl(HOCCL_CommDevice(HOCCL_COMM_WORLD, &job->device), "HOCCL_CommDevice");
+    check_cuda(cuDeviceGetName(job->gpu, sizeof job->gpu, job->device), "cuDeviceGetName");
+    job->driver = hoccl_cuda_driver_name();
+}
+
+long job_sm_work(void)
+{
+    uint64_t work;
+
+    return hoccl_cuda_sm_work(&work) ? (long)work : -1;
+}
+
+void job_close(void)
+{
+    check_hoccl(HOCCL_Finalize(), "HOCCL_Finalize");
+}
+
+size_t size_parse(const char *text)
+{
+    static const char units[] = "KMGT";
+    const char *unit;
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    int shift = 0;
+
+    if (*end && (unit = strchr(units, toupper((unsigned char)*end)))) {
+        shift = 10 * (int)(unit - units + 1);
+        end++;
+    }
+    if (!isdigit((unsigned char)*text) || *end || value > SIZE_MAX >> shift) {
+        fprintf(stderr, "%s is not a size; write 8, 64K, 1M or 2G\n", text);
+        exit(2);
+    }
+    return (size_t)value << shift;
+}
+
+double now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* The eight bytes number index of a message: a mixing function of 64 bits (SplitMix64's). */
+static uint64_t pattern_word(uint64_t key, size_t index)
+{
+    uint64_t word = key + 0x9e3779b97f4a7c15u * (index + 1);
+
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+}
+
+static uint64_t pattern_key(struct message message)
+{
+    return pattern_word((uint64_t)message.source << 32 | (uint32_t)message.destination, message.number);
+}
+
+/* The pattern from offset on, which is a multiple of 8; writes whole words, so there is room for 7 bytes more. */
+static void pattern_make(unsigned char *to, size_t bytes, size_t offset, uint64_t key)
+{
+    for (size_t at = 0; at < bytes; at += 8) {
+        uint64_t word = pattern_word(key, (offset + at) / 8);
+        memcpy(to + at, &word, 8);
+    }
+}
+
+static unsigned char *piece_buffer(void)
+{
+    unsigned char *buffer = malloc(PIECE + 8);
+
+    if (!buffer)
+        fail("no memory for %d bytes", PIECE);
+    return buffer;
+}
+
+void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
+{
+    unsigned char *piece = piece_buffer();
+
+    for (size_t offset = 0; offset < bytes; offset += PIECE) {
+        size_t part = bytes - offset < PIECE ? bytes - offset : PIECE;
+        pattern_make(piece, part, offset, pattern_key(message));
+        check_cuda(cuMemcpyHtoD(to + offset, piece, part), "cuMemcpyHtoD");
+    }
+    free(piece);
+}
+
+size_t pattern_check(CUdeviceptr from, size_t bytes, struct message message, size_t *offset, int *found, int *right)
+{
+    unsigned char *expected = piece_buffer(), *piece = piece_buffer();
+    size_t wrong = 0;
+
+    for (size_t start = 0; start < bytes; start += PIECE) {
+        size_t part = bytes - start < PIECE ? bytes - start : PIECE;
+        pattern_make(expected, part, start, pattern_key(message));
+        check_cuda(cuMemcpyDtoH(piece, from + start, part), "cuMemcpyDtoH");
+        if (!memcmp(piece, expected, part))
+            continue;
+        for (size_t i = 0; i < part; i++) {
+            if (piece[i] == expected[i])
+                continue;
+            if (!wrong++) {
+                *offset = start + i;
+                *found = piece[i];
+                *right = expected[i];
+            }
+        }
+    }
+    free(piece);
+    free(expected);
+    return wrong;
+}
