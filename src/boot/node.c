@@ -9,6 +9,7 @@
  * Nobody waits inside connect: the listener's queue takes it, and every rank sends all its hellos before it waits for
  * any. Who sends no right cookie is closed and forgotten, so a stranger cannot stall the job. Abstract names leave no
  * file, belong to a network namespace, and vanish with their process. */
+#define _GNU_SOURCE
 #include "boot/node.h"
 
 #include "base/clock.h"
@@ -50,7 +51,9 @@ static socklen_t address_of(const char *name, struct sockaddr_un *a)
 {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
-    size_t n = strnlen(name, sizeof a->sun_path - 2);
+    size_t n = strlen(name); /* of a card: shorter than the field */
+    if (n > sizeof a->sun_path - 2)
+        n = sizeof a->sun_path - 2;
     memcpy(a->sun_path + 1, name, n);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }

@@ -119,7 +119,7 @@ struct part {
 
 static HOCCL_Result add_stream(struct part *p, CUstream stream)
 {
-    struct hoccl_comm_stream *s;
+    struct hoccl_comm_stream *s = NULL;
     HOCCL_Result r = find_stream(p->comm, stream, &s);
     if (r)
         return r;

@@ -5,6 +5,7 @@
  * Communicators come and go by request, so that the loop holds no lock while it works:
  *   attach:  request ATTACH ──▶ the loop adds it     ──▶ request 0
  *   detach:  request DETACH ──▶ the loop forgets it  ──▶ request 0 */
+#define _GNU_SOURCE
 #include "core/proxy.h"
 
 #include "base/atomic.h"

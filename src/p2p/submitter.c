@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The submitter's loop. It spins for a moment after work (a small message must not pay for a wake-up), then sleeps on
  * its doorbell. */
+#define _GNU_SOURCE
 #include "p2p/submitter.h"
 
 #include "base/clock.h"
