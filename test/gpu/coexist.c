@@ -9,6 +9,7 @@
  *            the rate beside the rate on the idle GPU. Zero SM, or it would hang until the kernel ends.
  *   small    many small allocations that share the driver's blocks: each view's own bytes must arrive (offsets).
  *   order    Send, then the buffer is overwritten on the same stream; Recv, then it is read on the same stream.
+ *   oneway   rank 0 sends, rank 1 receives: the rate of one direction.
  *   free     cuMemFree behind a parked receive: the text of the failure, and the process goes on.
  *
  * usage: mpirun -np 2 coexist CASE [BYTES] */
@@ -161,6 +162,26 @@ static double rate_of(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n, int
     return best;
 }
 
+/* Rank 0 sends and rank 1 receives. */
+static void case_oneway(size_t n)
+{
+    CUstream s = new_stream();
+    CUdeviceptr p = new_memory(n);
+    double best = 1e9;
+    for (int i = 0; i < 10; i++) {
+        double t = now();
+        if (job.rank == 0)
+            send_on(s, p, n);
+        else
+            recv_on(s, p, n);
+        sync_on(s);
+        t = now() - t;
+        best = t < best ? t : best;
+    }
+    if (job.rank == 0)
+        printf("oneway: %zu bytes in %.1f us, %.1f GB/s\n", n, 1e6 * best, 1e-9 * (double)n / best);
+}
+
 static void hold_all_sms(CUstream s)
 {
     uint64_t ns = HOLD_NS;
@@ -291,7 +312,8 @@ int main(int argc, char **argv)
         void (*run)(size_t);
         size_t bytes;
     } cases[] = {{"streams", case_streams, 1 << 20}, {"hold", case_hold, 16 << 20}, {"small", case_small, 1000},
-                 {"order", case_order, 4 << 20},     {"free", case_free, 1 << 20}};
+                 {"order", case_order, 4 << 20},     {"free", case_free, 1 << 20},
+                 {"oneway", case_oneway, 1 << 30}};
     the_case = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(the_case, cases[i].name))
@@ -306,6 +328,6 @@ int main(int argc, char **argv)
         job_close();
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np 2 coexist streams|hold|small|order|free [BYTES]\n");
+    fprintf(stderr, "usage: mpirun -np 2 coexist streams|hold|small|order|free|oneway [BYTES]\n");
     return 2;
 }
