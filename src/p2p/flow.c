@@ -27,9 +27,22 @@ static struct hoccl_slot *slot_of(const struct hoccl_flow *f)
     return (f->is_send ? f->peer->out : f->peer->in) + f->number % HOCCL_SLOTS;
 }
 
+static const char *kind_name(uint32_t kind)
+{
+    static const char *const names[] = {"nothing", "Send/Recv", "AllGather", "Alltoall", "Broadcast", "Gather", "Scatter"};
+    return kind < sizeof names / sizeof *names ? names[kind] : "something unknown";
+}
+
 static HOCCL_Result mismatch(const struct hoccl_flow *f, const struct hoccl_flow_header *theirs)
 {
     char name[160];
+    if (f->header.kind != theirs->kind || f->header.operation != theirs->operation)
+        return hoccl_fail(HOCCL_ERR_MISMATCH,
+                          "%s: this rank is in %s (collective %llu) and the peer in %s (collective %llu): all ranks must call "
+                          "the same operations in the same order",
+                          hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
+                          (unsigned long long)f->header.operation, kind_name(theirs->kind),
+                          (unsigned long long)theirs->operation);
     return hoccl_fail(HOCCL_ERR_MISMATCH,
                       "%s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
                       "the two ends must give the same bytes",
@@ -148,7 +161,7 @@ static HOCCL_Result ask_for_memory(struct hoccl_gpu *gpu, struct hoccl_flow *f, 
 static HOCCL_Result compare(struct hoccl_flow *f)
 {
     const struct hoccl_flow_header *theirs = &slot_of(f)->grant.header;
-    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind)
+    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind && theirs->operation == f->header.operation)
         return HOCCL_SUCCESS;
     publish_answer(f, HOCCL_ANSWER_MISMATCH);
     f->state = HOCCL_FLOW_FAILED;

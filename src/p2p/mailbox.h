@@ -30,11 +30,20 @@
 /* What both ends of a flow must agree on. */
 struct hoccl_flow_header {
     uint64_t bytes;
+    uint64_t operation;    /* number of the collective in the communicator; 0 for Send and Recv, which match in order */
     uint32_t kind;         /* enum hoccl_flow_kind */
     uint32_t element_size; /* told in messages; a difference alone is no error */
 };
 
-enum hoccl_flow_kind { HOCCL_FLOW_SEND_RECV = 1 };
+/* What a flow is part of. */
+enum hoccl_flow_kind {
+    HOCCL_FLOW_SEND_RECV = 1,
+    HOCCL_FLOW_ALLGATHER,
+    HOCCL_FLOW_ALLTOALL,
+    HOCCL_FLOW_BROADCAST,
+    HOCCL_FLOW_GATHER,
+    HOCCL_FLOW_SCATTER,
+};
 
 struct hoccl_grant {
     uint32_t tag; /* published last */
@@ -43,7 +52,6 @@ struct hoccl_grant {
     uint64_t buffer;  /* the driver's id of the allocation: the key of the sender's cache */
     uint64_t base;    /* address of the allocation in the receiver's process */
     uint64_t offset;  /* of the buffer in the allocation */
-    uint64_t padding;
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 struct hoccl_grant_memory {
