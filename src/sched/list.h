@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HOCCL_SCHED_LIST_H
+#define HOCCL_SCHED_LIST_H
+
+#include "sched/wires.h"
+
+/* One NIC-to-NIC transfer with its time. */
+struct hoccl_slotted {
+	uint64_t bytes, start_ns, end_ns;
+	int16_t out, in;
+};
+
+struct hoccl_list {
+	struct hoccl_slotted *item;	/* by start */
+	size_t items;
+	uint64_t end_ns;
+};
+
+/* The list schedule of R: no stages, each NIC starts its next transfer as soon as both ends are free. */
+int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, const struct hoccl_machine *machine,
+		   struct hoccl_plan_error *error);
+void hoccl_list_fini(struct hoccl_list *list);
+
+#endif
