@@ -15,6 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* How much a transfer's own length counts beside its partner's remaining work: short ones then fill the end. */
+#define LONG_FIRST 4
+
+#define CANDIDATES 32	/* partners looked at for one start */
+#define HEAVY_PART 8	/* a line is heavy if less than this part of the longest has gone from it */
+
 struct running {
 	uint64_t end_ns;
 	int16_t out, in;
@@ -22,15 +28,28 @@ struct running {
 
 struct lister {
 	const struct hoccl_wires *wires;
-	const struct hoccl_machine *machine;
+	const struct hoccl_rate *rate;	/* of a wire */
+	uint64_t start_ns;
 	struct hoccl_list *list;
 	int gpus, words, active;
 	uint64_t now;
 	uint64_t *todo[2];	/* gpus × words: partners for which there is still a transfer */
 	uint64_t *free[2];	/* words: idle lines */
+	uint64_t *heavy[2];	/* words: lines that decide when all ends */
+	int until_heavy;	/* starts until heavy[] is looked for again */
 	uint64_t left[2][HOCCL_SCHED_MAX_GPUS];	/* remaining work of each line, ns */
 	struct running heap[HOCCL_SCHED_MAX_GPUS];
 };
+
+struct pick {
+	uint64_t score;
+	int line, seen;
+};
+
+static uint64_t turn_right(uint64_t word, int by)
+{
+	return by ? word >> by | word << (64 - by) : word;
+}
 
 static bool earlier(const struct running *a, const struct running *b)
 {
@@ -67,27 +86,73 @@ static struct running heap_pop(struct lister *l)
 
 static uint64_t duration(const struct lister *l, uint64_t bytes)
 {
-	return hoccl_rate_time(&l->machine->rate[HOCCL_LINE_NIC_OUT], bytes) + l->machine->start_ns;
+	return hoccl_rate_time(l->rate, bytes) + l->start_ns;
 }
 
-/* The free partner of line x with the longest remaining work, -1 when there is none. */
+static uint64_t score(const struct lister *l, int side, int x, int y)
+{
+	size_t u = (size_t)(side ? y : x), v = (size_t)(side ? x : y);
+
+	return l->left[1 - side][y] + LONG_FIRST * hoccl_rate_time(l->rate, l->wires->r[u * (size_t)l->gpus + v]);
+}
+
+/* The best of the partners in `set`, one word of the free ones, which begins at line `base`. */
+static void pick_from(const struct lister *l, int side, int x, uint64_t set, int base, struct pick *pick)
+{
+	int turn = x & 63;
+
+	for (set = turn_right(set, turn); set && pick->seen < CANDIDATES; set &= set - 1, pick->seen++) {
+		int y = base + ((hoccl_bits_first(set) + turn) & 63);
+		uint64_t value = score(l, side, x, y);
+
+		if (value > pick->score) {
+			pick->score = value;
+			pick->line = y;
+		}
+	}
+}
+
+/*
+ * The free partner of line x with the longest remaining work, long transfers preferred; -1 when there is none. Of many,
+ * only the heavy ones and some that follow x are looked at: where most lines are free, most are equally good.
+ */
 static int pick(const struct lister *l, int side, int x)
 {
 	const uint64_t *todo = l->todo[side] + (size_t)x * (size_t)l->words, *idle = l->free[1 - side];
-	const uint64_t *left = l->left[1 - side];
-	uint64_t most = 0;
-	int best = -1;
+	const uint64_t *heavy = l->heavy[1 - side];
+	struct pick best = {0, -1, 0};
 
 	for (int w = 0; w < l->words; w++)
-		for (uint64_t both = todo[w] & idle[w]; both; both &= both - 1) {
-			int y = w * 64 + hoccl_bits_first(both);
+		if (todo[w] & idle[w] & heavy[w])
+			pick_from(l, side, x, todo[w] & idle[w] & heavy[w], w * 64, &best);
+	best.seen = 0;
+	for (int i = 0, w = x / 64; i < l->words && best.seen < CANDIDATES; i++, w = w + 1 < l->words ? w + 1 : 0)
+		if (todo[w] & idle[w])
+			pick_from(l, side, x, todo[w] & idle[w], w * 64, &best);
+	return best.line;
+}
 
-			if (left[y] > most) {
-				most = left[y];
-				best = y;
+/* Lines with nearly as much left as any; none where they are many. Looked for once in as many starts as there are lines. */
+static void find_heavy(struct lister *l)
+{
+	uint64_t most = 0;
+	int count = 0;
+
+	for (int side = 0; side < 2; side++) {
+		memset(l->heavy[side], 0, (size_t)l->words * sizeof(uint64_t));
+		for (int g = 0; g < l->gpus; g++)
+			most = l->left[side][g] > most ? l->left[side][g] : most;
+	}
+	for (int side = 0; side < 2; side++)
+		for (int g = 0; g < l->gpus && count < CANDIDATES; g++)
+			if (l->left[side][g] > most - most / HEAVY_PART) {
+				hoccl_bits_set(l->heavy[side], g);
+				count++;
 			}
-		}
-	return best;
+	if (count == CANDIDATES) {
+		memset(l->heavy[0], 0, (size_t)l->words * sizeof(uint64_t));
+		memset(l->heavy[1], 0, (size_t)l->words * sizeof(uint64_t));
+	}
 }
 
 static void begin(struct lister *l, int u, int v)
@@ -103,6 +168,10 @@ static void begin(struct lister *l, int u, int v)
 	l->left[1][v] -= ns;
 	list->item[list->items++] = (struct hoccl_slotted){bytes, l->now, l->now + ns, (int16_t)u, (int16_t)v};
 	heap_push(l, (struct running){l->now + ns, (int16_t)u, (int16_t)v});
+	if (--l->until_heavy <= 0) {
+		find_heavy(l);
+		l->until_heavy = l->gpus;
+	}
 }
 
 /* Lines that have become free, each as id × 2 + side. */
@@ -143,6 +212,8 @@ static void run_events(struct lister *l)
 		hoccl_bits_set(l->free[0], g);
 		hoccl_bits_set(l->free[1], g);
 	}
+	find_heavy(l);
+	l->until_heavy = l->gpus;
 	start_from(l, line, count);
 	while (l->active) {
 		l->now = l->heap[0].end_ns;
@@ -191,20 +262,22 @@ int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, con
 {
 	struct lister *l = calloc(1, sizeof(*l));
 	int gpus = wires->layout->gpus, words = hoccl_bits_words(gpus);
-	uint64_t *bits = calloc(2 * ((size_t)gpus + 1) * (size_t)words, sizeof(*bits));
+	uint64_t *bits = calloc(2 * ((size_t)gpus + 2) * (size_t)words, sizeof(*bits));
 	int status = HOCCL_PLAN_MEMORY;
 
 	*list = (struct hoccl_list){0};
 	if (!l || !bits)
 		goto out;
 	l->wires = wires;
-	l->machine = machine;
+	l->rate = hoccl_machine_wire(machine);
+	l->start_ns = machine->start_ns;
 	l->list = list;
 	l->gpus = gpus;
 	l->words = words;
 	for (int side = 0; side < 2; side++) {
 		l->todo[side] = bits + (size_t)side * (size_t)gpus * (size_t)words;
 		l->free[side] = bits + (2 * (size_t)gpus + (size_t)side) * (size_t)words;
+		l->heavy[side] = bits + (2 * (size_t)gpus + 2 + (size_t)side) * (size_t)words;
 	}
 	size_t items = read_matrix(l);
 

@@ -80,6 +80,19 @@ static const struct hoccl_machine models[] = {
 	},
 };
 
+const struct hoccl_rate *hoccl_machine_wire(const struct hoccl_machine *machine)
+{
+	static const enum hoccl_line passed[] = {
+		HOCCL_LINE_PUSH, HOCCL_LINE_PULL, HOCCL_LINE_NIC_IN, HOCCL_LINE_PCIE_OUT, HOCCL_LINE_PCIE_IN,
+	};
+	const struct hoccl_rate *slowest = &machine->rate[HOCCL_LINE_NIC_OUT];
+
+	for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
+		if (machine->rate[passed[i]].bytes_per_s < slowest->bytes_per_s)
+			slowest = &machine->rate[passed[i]];
+	return slowest;
+}
+
 const struct hoccl_machine *hoccl_machine_find(const char *name)
 {
 	for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)

@@ -50,6 +50,9 @@ uint64_t hoccl_rate_time(const struct hoccl_rate *rate, uint64_t bytes);
 /* Whole bytes that pass in `ns`, at most UINT64_MAX. */
 uint64_t hoccl_rate_bytes(const struct hoccl_rate *rate, uint64_t ns);
 
+/* The rate of one inter-node flow alone: the slowest of all that it passes through. */
+const struct hoccl_rate *hoccl_machine_wire(const struct hoccl_machine *machine);
+
 /* A built-in model by name ("h800", "h200"); NULL when there is none. */
 const struct hoccl_machine *hoccl_machine_find(const char *name);
 

@@ -23,6 +23,8 @@
 
 struct peeler {
 	const struct hoccl_machine *machine;
+	const struct hoccl_rate *rate;	/* of a wire */
+	uint64_t start_ns;
 	struct hoccl_peel *peel;
 	struct hoccl_matching matching;
 	int gpus;
@@ -187,7 +189,7 @@ static int take_stage(struct peeler *p, uint64_t length)
 		}
 	}
 	p->peel->stages++;
-	p->spent_ns += hoccl_rate_time(&p->machine->rate[HOCCL_LINE_NIC_OUT], length) + p->machine->start_ns;
+	p->spent_ns += hoccl_rate_time(p->rate, length) + p->start_ns;
 	return 0;
 }
 
@@ -211,7 +213,7 @@ static int try_end(struct peeler *p)
 
 static int peel_on(struct peeler *p)
 {
-	uint64_t start = hoccl_rate_bytes(&p->machine->rate[HOCCL_LINE_NIC_OUT], p->machine->start_ns);
+	uint64_t start = hoccl_rate_bytes(p->rate, p->start_ns);
 	uint64_t floor = start / 4 + 1;
 
 	find_longest(p);
@@ -247,6 +249,8 @@ int hoccl_peel_run(struct hoccl_peel *peel, const struct hoccl_wires *wires, con
 	if (!p)
 		return hoccl_plan_fail(error, status, "no memory for %d GPUs", wires->layout->gpus);
 	p->machine = machine;
+	p->rate = hoccl_machine_wire(machine);
+	p->start_ns = machine->start_ns;
 	p->peel = peel;
 	status = peeler_init(p, wires);
 	if (!status)

@@ -139,7 +139,7 @@ int hoccl_tail_run(struct hoccl_peel *peel, uint64_t *r, int gpus, const struct 
 		uint64_t longest = largest_matched(&t);
 
 		join_largest(&t, longest, false);
-		*ns += hoccl_rate_time(&machine->rate[HOCCL_LINE_NIC_OUT], longest) + machine->start_ns;
+		*ns += hoccl_rate_time(hoccl_machine_wire(machine), longest) + machine->start_ns;
 		status = take_stage(&t, peel);
 	}
 	hoccl_matching_fini(&t.matching);

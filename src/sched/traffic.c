@@ -18,6 +18,7 @@
 #include <string.h>
 
 #define LINE_LIMIT ((uint64_t)INT64_MAX)
+#define BOUND_LIMIT ((uint64_t)1 << 58)	/* ns, nine years; leaves room to add up any schedule's time */
 
 /* The GPU that holds a slot for `gpu`'s data beside the NIC of `nic`: a relay stages on the GPU whose NIC it uses. */
 static int slot_gpu(const struct hoccl_layout *layout, int gpu, int nic)
@@ -110,33 +111,33 @@ static int find_overflow(const uint64_t *c, int gpus, struct hoccl_plan_error *e
 	return 0;
 }
 
-/* The loads of all of C; those of an inter-node flow depend on its ends only, so they are added once a GPU. */
+void hoccl_load_ends(struct hoccl_load *load, const struct hoccl_layout *layout, int g, uint64_t out, uint64_t in)
+{
+	int pair = layout->pair[g];
+
+	load[g].bytes[HOCCL_LINE_NIC_OUT] += out;
+	load[g].bytes[HOCCL_LINE_NIC_IN] += in;
+	if (pair == HOCCL_PAIR_HOST) {
+		load[g].bytes[HOCCL_LINE_PCIE_OUT] += out;
+		load[g].bytes[HOCCL_LINE_PCIE_IN] += in;
+		return;
+	}
+	load[g].bytes[HOCCL_LINE_PUSH] += out;
+	load[g].bytes[HOCCL_LINE_NVLINK_OUT] += out;
+	load[g].bytes[HOCCL_LINE_PULL] += in;
+	load[g].bytes[HOCCL_LINE_NVLINK_IN] += in;
+	if (pair < 0)
+		return;
+	load[pair].bytes[HOCCL_LINE_NVLINK_IN] += out;
+	load[pair].bytes[HOCCL_LINE_PCIE_OUT] += out;
+	load[pair].bytes[HOCCL_LINE_NVLINK_OUT] += in;
+	load[pair].bytes[HOCCL_LINE_PCIE_IN] += in;
+}
+
 static void add_sums(struct hoccl_traffic *t)
 {
-	const struct hoccl_layout *layout = t->layout;
-
-	for (int g = 0; g < layout->gpus; g++) {
-		int pair = layout->pair[g];
-		uint64_t out = t->off_out[g], in = t->off_in[g];
-
-		t->load[g].bytes[HOCCL_LINE_NIC_OUT] += out;
-		t->load[g].bytes[HOCCL_LINE_NIC_IN] += in;
-		if (pair == HOCCL_PAIR_HOST) {
-			t->load[g].bytes[HOCCL_LINE_PCIE_OUT] += out;
-			t->load[g].bytes[HOCCL_LINE_PCIE_IN] += in;
-			continue;
-		}
-		t->load[g].bytes[HOCCL_LINE_PUSH] += out;
-		t->load[g].bytes[HOCCL_LINE_NVLINK_OUT] += out;
-		t->load[g].bytes[HOCCL_LINE_PULL] += in;
-		t->load[g].bytes[HOCCL_LINE_NVLINK_IN] += in;
-		if (pair < 0)
-			continue;
-		t->load[pair].bytes[HOCCL_LINE_NVLINK_IN] += out;
-		t->load[pair].bytes[HOCCL_LINE_PCIE_OUT] += out;
-		t->load[pair].bytes[HOCCL_LINE_NVLINK_OUT] += in;
-		t->load[pair].bytes[HOCCL_LINE_PCIE_IN] += in;
-	}
+	for (int g = 0; g < t->layout->gpus; g++)
+		hoccl_load_ends(t->load, t->layout, g, t->off_out[g], t->off_in[g]);
 }
 
 static void clear(struct hoccl_traffic *t, const struct hoccl_layout *layout, const uint64_t *c)
@@ -263,4 +264,20 @@ uint64_t hoccl_load_time(const struct hoccl_load *load, int gpus, const struct h
 	if (line)
 		*line = (enum hoccl_line)best;
 	return longest;
+}
+
+int hoccl_traffic_bound(const struct hoccl_traffic *t, const struct hoccl_machine *machine, uint64_t *ns,
+			struct hoccl_plan_error *error)
+{
+	enum hoccl_line line;
+	int gpu;
+	uint64_t bound = hoccl_load_time(t->load, t->layout->gpus, machine, &gpu, &line);
+
+	if (bound > BOUND_LIMIT)
+		return hoccl_plan_fail(error, HOCCL_PLAN_OVERFLOW, "GPU %d, %s: %" PRIu64 " bytes at %" PRIu64
+				       " B/s take longer than the planner can compute with", gpu,
+				       hoccl_line_name(line), t->load[gpu].bytes[line],
+				       machine->rate[line].bytes_per_s);
+	*ns = bound;
+	return 0;
 }

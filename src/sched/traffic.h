@@ -46,11 +46,18 @@ uint64_t hoccl_traffic_entry(const struct hoccl_traffic *traffic, int u, int v);
 void hoccl_load_wire(struct hoccl_load *load, const struct hoccl_layout *layout, const struct hoccl_path *path,
 		     uint64_t bytes);
 
+/* Adds all that one GPU sends to other nodes and receives from them; the same, once a GPU. */
+void hoccl_load_ends(struct hoccl_load *load, const struct hoccl_layout *layout, int gpu, uint64_t out, uint64_t in);
+
 /* Adds one flow within a node, or a self copy (u = v). */
 void hoccl_load_local(struct hoccl_load *load, const struct hoccl_layout *layout, int u, int v, uint64_t bytes);
 
 /* The longest time of any line: no schedule is faster. `gpu` and `line` (may be NULL) get where that is. */
 uint64_t hoccl_load_time(const struct hoccl_load *load, int gpus, const struct hoccl_machine *machine, int *gpu,
 			 enum hoccl_line *line);
+
+/* The lower bound; an error names the line if it is longer than the planner can compute with (years). */
+int hoccl_traffic_bound(const struct hoccl_traffic *traffic, const struct hoccl_machine *machine, uint64_t *ns,
+			struct hoccl_plan_error *error);
 
 #endif
