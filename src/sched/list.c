@@ -15,9 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How much a transfer's own length counts beside its partner's remaining work: short ones then fill the end. */
-#define LONG_FIRST 4
-
 #define CANDIDATES 32	/* partners looked at for one start */
 #define HEAVY_PART 8	/* a line is heavy if less than this part of the longest has gone from it */
 
@@ -36,6 +33,7 @@ struct lister {
 	uint64_t *todo[2];	/* gpus × words: partners for which there is still a transfer */
 	uint64_t *free[2];	/* words: idle lines */
 	uint64_t *heavy[2];	/* words: lines that decide when all ends */
+	unsigned int long_first;
 	int until_heavy;	/* starts until heavy[] is looked for again */
 	uint64_t left[2][HOCCL_SCHED_MAX_GPUS];	/* remaining work of each line, ns */
 	struct running heap[HOCCL_SCHED_MAX_GPUS];
@@ -93,7 +91,7 @@ static uint64_t score(const struct lister *l, int side, int x, int y)
 {
 	size_t u = (size_t)(side ? y : x), v = (size_t)(side ? x : y);
 
-	return l->left[1 - side][y] + LONG_FIRST * hoccl_rate_time(l->rate, l->wires->r[u * (size_t)l->gpus + v]);
+	return l->left[1 - side][y] + l->long_first * hoccl_rate_time(l->rate, l->wires->r[u * (size_t)l->gpus + v]);
 }
 
 /* The best of the partners in `set`, one word of the free ones, which begins at line `base`. */
@@ -258,7 +256,7 @@ static size_t read_matrix(struct lister *l)
 }
 
 int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, const struct hoccl_machine *machine,
-		   struct hoccl_plan_error *error)
+		   unsigned int long_first, struct hoccl_plan_error *error)
 {
 	struct lister *l = calloc(1, sizeof(*l));
 	int gpus = wires->layout->gpus, words = hoccl_bits_words(gpus);
@@ -272,6 +270,7 @@ int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, con
 	l->rate = hoccl_machine_wire(machine);
 	l->start_ns = machine->start_ns;
 	l->list = list;
+	l->long_first = long_first;
 	l->gpus = gpus;
 	l->words = words;
 	for (int side = 0; side < 2; side++) {

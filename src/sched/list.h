@@ -16,9 +16,12 @@ struct hoccl_list {
 	uint64_t end_ns;
 };
 
-/* The list schedule of R: no stages, each NIC starts its next transfer as soon as both ends are free. */
+/*
+ * The list schedule of R: no stages, each NIC starts its next transfer as soon as both ends are free. `long_first`: how
+ * much a transfer's own length counts beside its partner's remaining work (short ones then fill the end); 4 is good.
+ */
 int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, const struct hoccl_machine *machine,
-		   struct hoccl_plan_error *error);
+		   unsigned int long_first, struct hoccl_plan_error *error);
 void hoccl_list_fini(struct hoccl_list *list);
 
 #endif

@@ -16,6 +16,8 @@
 
 #define PEEL_GPUS 16		/* peeling is affordable up to here, or */
 #define PEEL_ENTRIES 1024	/* with at most this many transfers */
+#define SECOND_LIST_ENTRIES 6144
+#define SECOND_LIST_GAIN 32	/* a second try if the first is more than 1/32 above the bound */
 #define GOOD_LIST 128		/* a list schedule within 1/128 of the bound is not worth improving */
 
 struct maker {
@@ -87,10 +89,33 @@ static int time_peel(struct maker *m)
 	return status;
 }
 
-static int run_list(struct maker *m, struct hoccl_plan_error *error)
+/* A second list schedule in another order, where the first leaves something to gain and that is cheap. */
+static int try_again(struct maker *m, uint64_t bound, struct hoccl_plan_error *error)
 {
-	int status = hoccl_list_run(&m->list, &m->wires, m->machine, error);
+	struct hoccl_list other;
 
+	if (m->list.items > SECOND_LIST_ENTRIES || m->list.end_ns <= bound + bound / SECOND_LIST_GAIN)
+		return 0;
+	int status = hoccl_list_run(&other, &m->wires, m->machine, 2, error);
+
+	if (status)
+		return status;
+	if (other.end_ns < m->list.end_ns) {
+		struct hoccl_list first = m->list;
+
+		m->list = other;
+		other = first;
+	}
+	hoccl_list_fini(&other);
+	return 0;
+}
+
+static int run_list(struct maker *m, uint64_t bound, struct hoccl_plan_error *error)
+{
+	int status = hoccl_list_run(&m->list, &m->wires, m->machine, 4, error);
+
+	if (!status)
+		status = try_again(m, bound, error);
 	if (status)
 		return status;
 	status = hoccl_fill_init(&m->fill, &m->traffic, m->machine);
@@ -122,7 +147,7 @@ static int run_methods(struct maker *m, enum hoccl_plan_method *method, uint64_t
 		       struct hoccl_plan_error *error)
 {
 	enum hoccl_plan_method asked = *method;
-	int status = asked == HOCCL_PLAN_PEEL ? 0 : run_list(m, error);
+	int status = asked == HOCCL_PLAN_PEEL ? 0 : run_list(m, bound, error);
 
 	*method = HOCCL_PLAN_LIST;
 	if (status || asked == HOCCL_PLAN_LIST)
