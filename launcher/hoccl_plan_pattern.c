@@ -15,7 +15,7 @@
 #include <string.h>
 
 const char *const hoccl_pattern_names[] = {
-	"uniform", "random", "zipf", "sparse", "block", "hotrow", "hotcol", "permutation", "stochastic", NULL,
+	"uniform", "random", "zipf", "sparse", "block", "hotrow", "hotcol", "permutation", "stochastic", "pair", NULL,
 };
 
 struct source {
@@ -327,6 +327,8 @@ int hoccl_pattern_fill(const struct hoccl_pattern *p, const struct hoccl_layout 
 		fill_permutation(&s, gpus, c);
 	else if (!strcmp(p->name, "stochastic"))
 		fill_stochastic(&s, layout, c);
+	else if (!strcmp(p->name, "pair"))
+		c[gpus - 1] = 1;
 	else
 		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "there is no pattern %s", p->name);
 	if (status)

@@ -49,8 +49,8 @@ struct gpu {
 	size_t count[2], head[2];
 	bool wire_busy[2];
 	unsigned int slots[2];			/* in use, out and in */
-	uint32_t *local;
-	size_t locals, next_local;
+	uint32_t *local[2];			/* native pieces by queue, in plan order */
+	size_t locals[2], next_local[2];
 	uint64_t busy_ns[HOCCL_SIM_ENGINES];
 };
 
@@ -66,7 +66,7 @@ struct sim {
 	struct hoccl_events events;
 	struct gpu *gpu;
 	struct wire_state *wire;
-	uint32_t *orders, *locals;
+	uint32_t *items;
 	uint64_t now, chunks;
 	uint32_t stage;			/* without overlap */
 	enum phase phase;
@@ -210,6 +210,12 @@ static int64_t find_forward(const struct sim *s, int u, int a)
 	return -1;
 }
 
+/* Without overlap there is nothing to gain from small chunks. */
+static uint64_t slot_bytes(const struct sim *s)
+{
+	return s->options->overlap ? s->machine->slot_bytes : s->machine->chunk_bytes;
+}
+
 static bool start_forward(struct sim *s, int u, int engine)
 {
 	int node = s->layout->node[u], size = hoccl_layout_size(s->layout, node);
@@ -222,7 +228,7 @@ static bool start_forward(struct sim *s, int u, int engine)
 			continue;
 		struct wire_state *state = &s->wire[item];
 		uint64_t left = wire_of(s, (uint32_t)item)->bytes - state->given;
-		uint64_t bytes = left < s->machine->slot_bytes ? left : s->machine->slot_bytes;
+		uint64_t bytes = left < slot_bytes(s) ? left : slot_bytes(s);
 		bool host = engine == HOCCL_SIM_D2H;
 
 		state->given += bytes;
@@ -234,14 +240,54 @@ static bool start_forward(struct sim *s, int u, int engine)
 	return false;
 }
 
+/* The stage a GPU's wires have come to. */
+static uint32_t stage_of(const struct sim *s, const struct gpu *g)
+{
+	uint32_t stage = UINT32_MAX;
+
+	for (int side = 0; side < 2; side++)
+		if (g->head[side] < g->count[side]) {
+			uint32_t own = wire_of(s, g->order[side][g->head[side]])->stage;
+
+			stage = own < stage ? own : stage;
+		}
+	return stage;
+}
+
+/*
+ * An empty queue gets the native traffic of the GPU's next stage, if its wires have come that far. Flows of a round
+ * follow one another by distance, so that the GPUs of a node do not all push to the same one.
+ */
+static void open_native(struct sim *s, int u, int queue)
+{
+	struct gpu *g = &s->gpu[u];
+	uint32_t limit = s->options->overlap ? stage_of(s, g) : s->stage, stage = 0;
+	int size = hoccl_layout_size(s->layout, s->layout->node[u]);
+
+	for (; !g->native[queue].flows || stage; g->next_local[queue]++) {
+		if (g->next_local[queue] == g->locals[queue])
+			return;
+		uint32_t item = g->local[queue][g->next_local[queue]];
+		const struct hoccl_local *l = &s->plan->local[item];
+		uint64_t ahead = (uint64_t)((s->layout->local[l->dst] - s->layout->local[u] + size) % size);
+
+		if (l->stage > limit || (stage && l->stage + 1 != stage))
+			return;
+		stage = l->stage + 1;
+		if (hoccl_chunks_add(&g->native[queue], ahead << 32 | item, l->bytes, l->bytes))
+			s->failed = true;
+	}
+}
+
 static void start_native(struct sim *s, int u, int engine)
 {
 	struct hoccl_chunk chunk;
 	int queue = engine == HOCCL_SIM_D2H;
 
+	open_native(s, u, queue);
 	if (!hoccl_chunks_next(&s->gpu[u].native[queue], &chunk, NULL, NULL))
 		return;
-	const struct hoccl_local *local = &s->plan->local[chunk.id];
+	const struct hoccl_local *local = &s->plan->local[(uint32_t)chunk.id];
 	bool self = local->src == local->dst;
 	struct copy c = {.task = self ? SELF_OUT : NATIVE, .item = (uint32_t)chunk.id, .bytes = chunk.bytes,
 			 .out = u, .in = self ? slot_on(s, u, u) : local->dst};
@@ -320,7 +366,7 @@ static void kick_wire(struct sim *s, int a)
 	if (!may(s, ON_WIRE, w->stage) || (s->options->overlap && in->slots[1] >= s->machine->slots))
 		return;
 	uint64_t ready = state->filled - state->sent;
-	uint64_t bytes = ready < s->machine->slot_bytes ? ready : s->machine->slot_bytes;
+	uint64_t bytes = ready < slot_bytes(s) ? ready : slot_bytes(s);
 	const struct hoccl_rate *rate = &s->machine->rate[HOCCL_LINE_NIC_OUT];
 
 	if (s->machine->rate[HOCCL_LINE_NIC_IN].bytes_per_s < rate->bytes_per_s)
@@ -329,37 +375,6 @@ static void kick_wire(struct sim *s, int a)
 	in->slots[1]++;
 	state->start = s->now;
 	at(s, s->now + hoccl_rate_time(rate, bytes) + s->machine->wire_ns, WIRE_ENDS, a, item, bytes);
-}
-
-/* The stage a GPU's wires have come to. */
-static uint32_t stage_of(const struct sim *s, const struct gpu *g)
-{
-	uint32_t stage = UINT32_MAX;
-
-	for (int side = 0; side < 2; side++)
-		if (g->head[side] < g->count[side]) {
-			uint32_t own = wire_of(s, g->order[side][g->head[side]])->stage;
-
-			stage = own < stage ? own : stage;
-		}
-	return stage;
-}
-
-static void open_native(struct sim *s, int u)
-{
-	struct gpu *g = &s->gpu[u];
-	uint32_t stage = s->options->overlap ? stage_of(s, g) : s->stage;
-
-	for (; g->next_local < g->locals; g->next_local++) {
-		uint32_t item = g->local[g->next_local];
-		const struct hoccl_local *l = &s->plan->local[item];
-
-		if (l->stage > stage)
-			break;
-		if (hoccl_chunks_add(&g->native[l->src == l->dst && on_host(s, u)], item, l->bytes, l->bytes))
-			s->failed = true;
-	}
-	kick_tx(s, u);
 }
 
 /* Everybody who might push into the slots of NIC a. */
@@ -389,8 +404,7 @@ static void wire_ends(struct sim *s, int a, uint32_t item, uint64_t bytes)
 	if (state->sent == w->bytes) {
 		out->head[0]++;
 		in->head[1]++;
-		open_native(s, a);
-		open_native(s, w->path.in);
+		kick_tx(s, w->path.in);
 		kick_senders(s, a);
 	}
 	kick_wire(s, a);
@@ -471,31 +485,42 @@ static void handle(struct sim *s, const struct hoccl_event *e)
 	}
 }
 
+/* Self copies through host memory have engines of their own. */
+static int queue_of(const struct sim *s, const struct hoccl_local *l)
+{
+	return l->src == l->dst && on_host(s, l->src);
+}
+
+/* Where in one array each NIC's wires and each GPU's locals will be. */
+static void place_items(struct sim *s)
+{
+	uint32_t *place = s->items;
+
+	for (int g = 0; g < s->layout->gpus; g++)
+		for (int i = 0; i < 2; i++) {
+			s->gpu[g].order[i] = place;
+			place += s->gpu[g].count[i];
+			s->gpu[g].local[i] = place;
+			place += s->gpu[g].locals[i];
+			s->gpu[g].count[i] = s->gpu[g].locals[i] = 0;
+		}
+}
+
 /* Wires by NIC and locals by GPU, each in plan order. */
 static int sort_items(struct sim *s)
 {
 	const struct hoccl_plan *p = s->plan;
-	size_t place[3] = {0, 0, 0};
 
-	s->orders = malloc((2 * p->wires + p->locals + 1) * sizeof(*s->orders));
-	if (!s->orders)
+	s->items = malloc((2 * p->wires + p->locals + 1) * sizeof(*s->items));
+	if (!s->items)
 		return HOCCL_PLAN_MEMORY;
-	s->locals = s->orders + 2 * p->wires;
 	for (size_t i = 0; i < p->wires; i++) {
 		s->gpu[p->wire[i].path.out].count[0]++;
 		s->gpu[p->wire[i].path.in].count[1]++;
 	}
 	for (size_t i = 0; i < p->locals; i++)
-		s->gpu[p->local[i].src].locals++;
-	for (int g = 0; g < s->layout->gpus; g++) {
-		s->gpu[g].order[0] = s->orders + place[0];
-		s->gpu[g].order[1] = s->orders + p->wires + place[1];
-		s->gpu[g].local = s->locals + place[2];
-		place[0] += s->gpu[g].count[0];
-		place[1] += s->gpu[g].count[1];
-		place[2] += s->gpu[g].locals;
-		s->gpu[g].count[0] = s->gpu[g].count[1] = s->gpu[g].locals = 0;
-	}
+		s->gpu[p->local[i].src].locals[queue_of(s, &p->local[i])]++;
+	place_items(s);
 	for (size_t i = 0; i < p->wires; i++) {
 		struct gpu *out = &s->gpu[p->wire[i].path.out], *in = &s->gpu[p->wire[i].path.in];
 
@@ -504,8 +529,9 @@ static int sort_items(struct sim *s)
 	}
 	for (size_t i = 0; i < p->locals; i++) {
 		struct gpu *g = &s->gpu[p->local[i].src];
+		int queue = queue_of(s, &p->local[i]);
 
-		g->local[g->locals++] = (uint32_t)i;
+		g->local[queue][g->locals[queue]++] = (uint32_t)i;
 	}
 	return 0;
 }
@@ -535,7 +561,7 @@ static void sim_fini(struct sim *s)
 			}
 		}
 	hoccl_events_fini(&s->events);
-	free(s->orders);
+	free(s->items);
 	free(s->gpu);
 	free(s->wire);
 }
@@ -543,7 +569,7 @@ static void sim_fini(struct sim *s)
 static void kick_all(struct sim *s)
 {
 	for (int g = 0; g < s->layout->gpus; g++) {
-		open_native(s, g);
+		kick_tx(s, g);
 		kick_wire(s, g);
 		kick_rx(s, g);
 	}
@@ -574,9 +600,10 @@ static bool all_done(const struct sim *s)
 	for (int g = 0; g < s->layout->gpus; g++) {
 		const struct gpu *p = &s->gpu[g];
 
-		if (p->head[0] < p->count[0] || p->next_local < p->locals || p->first[0] || p->first[1] ||
-		    p->native[0].flows || p->native[1].flows)
-			return false;
+		for (int i = 0; i < 2; i++)
+			if (p->head[i] < p->count[i] || p->next_local[i] < p->locals[i] || p->first[i] ||
+			    p->native[i].flows)
+				return false;
 	}
 	return true;
 }

@@ -5,7 +5,7 @@
  * A wire at 50 GB/s leaves most of an NVLink of 200 GB/s or more unused, even with both forwarding copies on it. NVLink
  * is a switch: what counts are the sums of each GPU's lines, and chunks interleave, so the native part of a stage need
  * not be a matching; it has to fit beside the forwarding copies on every line it touches. The longest lines go first,
- * as early as they can, in as few pieces as they can. What fits nowhere makes one extra stage at the end.
+ * as early as they can, in as few pieces as they can. What fits nowhere makes extra stages at the end (extra.c).
  */
 #include "sched/fill.h"
 
@@ -55,6 +55,15 @@ void hoccl_fill_fini(struct hoccl_fill *f)
 	f->item = NULL;
 }
 
+uint64_t *hoccl_fill_cell(const struct hoccl_fill *f, int u, int v)
+{
+	const struct hoccl_layout *layout = f->traffic->layout;
+	int n = layout->node[u];
+
+	return f->left + f->block[n] + (size_t)layout->local[u] * (size_t)hoccl_layout_size(layout, n) +
+	       (size_t)layout->local[v];
+}
+
 static int add_item(struct hoccl_fill *f, uint32_t stage, int u, int v, uint64_t bytes, uint64_t left)
 {
 	uint64_t whole = f->traffic->c[(size_t)u * (size_t)f->traffic->layout->gpus + (size_t)v];
@@ -72,19 +81,49 @@ static int add_item(struct hoccl_fill *f, uint32_t stage, int u, int v, uint64_t
 	return 0;
 }
 
-/* The GPUs of a node by descending `key`, lower numbers first among equals (Shell sort). */
-static void sort_members(const struct hoccl_layout *layout, int node, const uint64_t *key, int16_t *order)
+int hoccl_fill_take(struct hoccl_fill *f, uint32_t stage, int u, int v, uint64_t bytes)
 {
-	int size = hoccl_layout_size(layout, node);
+	uint64_t *left = hoccl_fill_cell(f, u, v);
 
-	memcpy(order, layout->member + layout->first[node], (size_t)size * sizeof(*order));
+	if (add_item(f, stage, u, v, bytes, *left))
+		return HOCCL_PLAN_MEMORY;
+	*left -= bytes;
+	f->row[u] -= bytes;
+	f->column[v] -= bytes;
+	return 0;
+}
+
+static int distance(const struct hoccl_layout *layout, int from, int to)
+{
+	int ahead = layout->local[to] - layout->local[from];
+
+	return ahead > 0 ? ahead : ahead + hoccl_layout_size(layout, layout->node[from]);
+}
+
+static bool precedes(const struct hoccl_layout *layout, int from, const uint64_t *key, int a, int b)
+{
+	if (key[a] != key[b])
+		return key[a] > key[b];
+	return distance(layout, from, a) < distance(layout, from, b);
+}
+
+/*
+ * The GPUs of a node by descending `key`; among equals those that follow `from` first, so that rows of equal traffic
+ * make matchings and do not all begin with the same column. Shell sort.
+ */
+static void sort_members(const struct hoccl_layout *layout, int node, int from, const uint64_t *key, int16_t *order)
+{
+	int size = hoccl_layout_size(layout, node), start = layout->local[from] + 1;
+	const int16_t *member = layout->member + layout->first[node];
+
+	for (int i = 0; i < size; i++)
+		order[i] = member[start + i < size ? start + i : start + i - size];
 	for (int gap = size > 16 ? size / 2 : 1; gap; gap /= 2)
 		for (int i = gap; i < size; i++) {
 			int16_t g = order[i];
 			int k = i;
 
-			for (; k >= gap && (key[order[k - gap]] < key[g] ||
-					    (key[order[k - gap]] == key[g] && order[k - gap] > g)); k -= gap)
+			for (; k >= gap && precedes(layout, from, key, g, order[k - gap]); k -= gap)
 				order[k] = order[k - gap];
 			order[k] = g;
 		}
@@ -134,9 +173,7 @@ struct span {
 static int fill_cell(struct hoccl_fill *f, const struct span *span, struct hoccl_load *load, int u, int v)
 {
 	const struct hoccl_layout *layout = f->traffic->layout;
-	int n = layout->node[u];
-	uint64_t *left = f->left + f->block[n] +
-			 (size_t)layout->local[u] * (size_t)hoccl_layout_size(layout, n) + (size_t)layout->local[v];
+	uint64_t *left = hoccl_fill_cell(f, u, v);
 
 	if (!*left)
 		return 0;
@@ -145,14 +182,9 @@ static int fill_cell(struct hoccl_fill *f, const struct span *span, struct hoccl
 
 	if (!bytes || (bytes < *left && bytes < span->crumb))
 		return 0;
-	if (add_item(f, span->stage, u, v, bytes, *left))
-		return HOCCL_PLAN_MEMORY;
 	hoccl_load_local(load, layout, u, v, bytes);
 	load[u].bytes[HOCCL_LINE_PUSH] += span->start;
-	*left -= bytes;
-	f->row[u] -= bytes;
-	f->column[v] -= bytes;
-	return 0;
+	return hoccl_fill_take(f, span->stage, u, v, bytes);
 }
 
 static int fill_node(struct hoccl_fill *f, const struct span *span, struct hoccl_load *load, int node)
@@ -161,12 +193,17 @@ static int fill_node(struct hoccl_fill *f, const struct span *span, struct hoccl
 	int16_t rows[HOCCL_SCHED_MAX_GPUS], columns[HOCCL_SCHED_MAX_GPUS];
 	int size = hoccl_layout_size(layout, node);
 
-	sort_members(layout, node, f->row, rows);
-	sort_members(layout, node, f->column, columns);
-	for (int i = 0; i < size && f->row[rows[i]]; i++)
+	uint64_t columns_left[HOCCL_SCHED_MAX_GPUS];
+
+	for (int i = layout->first[node]; i < layout->first[node + 1]; i++)
+		columns_left[layout->member[i]] = f->column[layout->member[i]];
+	sort_members(layout, node, layout->member[layout->first[node]], f->row, rows);
+	for (int i = 0; i < size && f->row[rows[i]]; i++) {
+		sort_members(layout, node, rows[i], columns_left, columns);
 		for (int j = 0; j < size && f->row[rows[i]]; j++)
 			if (fill_cell(f, span, load, rows[i], columns[j]))
 				return HOCCL_PLAN_MEMORY;
+	}
 	return 0;
 }
 
@@ -192,22 +229,5 @@ int hoccl_fill_stage(struct hoccl_fill *f, uint32_t stage, uint64_t span_ns, str
 	for (int n = 0; n < f->traffic->layout->nodes; n++)
 		if (!node_empty(f, n) && fill_node(f, &span, load, n))
 			return HOCCL_PLAN_MEMORY;
-	return 0;
-}
-
-int hoccl_fill_rest(struct hoccl_fill *f, uint32_t stage, struct hoccl_load *load, uint64_t *ns)
-{
-	struct span span = {.stage = stage};
-
-	for (int l = 0; l < HOCCL_LINES; l++)
-		span.capacity[l] = UINT64_MAX;
-	*ns = 0;
-	size_t before = f->items;
-
-	for (int n = 0; n < f->traffic->layout->nodes; n++)
-		if (!node_empty(f, n) && fill_node(f, &span, load, n))
-			return HOCCL_PLAN_MEMORY;
-	if (f->items > before)
-		*ns = hoccl_load_time(load, f->traffic->layout->gpus, f->machine, NULL, NULL) + f->machine->start_ns;
 	return 0;
 }

@@ -3,6 +3,7 @@
 #define HOCCL_SCHED_FILL_H
 
 #include "sched/list.h"
+#include "sched/wires.h"
 
 /* Part of a flow within a node (or of a self copy, src = dst) that belongs to a stage. */
 struct hoccl_local {
@@ -31,14 +32,36 @@ void hoccl_fill_fini(struct hoccl_fill *fill);
  */
 int hoccl_fill_stage(struct hoccl_fill *fill, uint32_t stage, uint64_t span_ns, struct hoccl_load *load, bool start);
 
-/* Gives `stage` all that is left, adds to `load` and says how long that takes (0: nothing was left). */
-int hoccl_fill_rest(struct hoccl_fill *fill, uint32_t stage, struct hoccl_load *load, uint64_t *ns);
+/* Extra stages at the end, for what fitted nowhere: of each node's own, side by side. */
+struct hoccl_extra {
+	uint32_t stages;
+	uint64_t *tau;		/* of the node whose stages take longest, and the sum of them */
+	uint64_t sum_ns;
+	uint64_t loose_ns;	/* without barriers */
+};
+
+/* Gives stages first, first + 1, … all that is left. */
+int hoccl_fill_extra(struct hoccl_fill *fill, uint32_t first, struct hoccl_extra *extra);
+void hoccl_extra_fini(struct hoccl_extra *extra);
+
+/* Takes `bytes` of (u, v) out of what is left, as a piece of `stage`. Used by the two above. */
+int hoccl_fill_take(struct hoccl_fill *fill, uint32_t stage, int u, int v, uint64_t bytes);
+
+/* The cell of (u, v), both of one node, in left[]. */
+uint64_t *hoccl_fill_cell(const struct hoccl_fill *fill, int u, int v);
 
 /*
- * Without stages: cuts the time of a schedule of wires into windows and fills those; *end_ns is when all is done.
- * `windows` gets their number, *window_ns their length; what fits in none is in the last one, number *windows.
+ * Without stages: cuts the time of a schedule of wires into windows and fills those; end_ns is when all is done.
+ * What fits in no window is in extra stages behind them.
  */
+struct hoccl_windows {
+	uint32_t count;
+	uint64_t ns;		/* length of each */
+	uint64_t end_ns;
+	struct hoccl_extra extra;
+};
+
 int hoccl_fill_windows(struct hoccl_fill *fill, const struct hoccl_wires *wires, const struct hoccl_list *list,
-		       uint32_t *windows, uint64_t *window_ns, uint64_t *end_ns);
+		       struct hoccl_windows *windows);
 
 #endif

@@ -24,9 +24,7 @@ struct running {
 };
 
 struct lister {
-	const struct hoccl_wires *wires;
-	const struct hoccl_rate *rate;	/* of a wire */
-	uint64_t start_ns;
+	const struct hoccl_demand *demand;
 	struct hoccl_list *list;
 	int gpus, words, active;
 	uint64_t now;
@@ -82,16 +80,11 @@ static struct running heap_pop(struct lister *l)
 	return top;
 }
 
-static uint64_t duration(const struct lister *l, uint64_t bytes)
-{
-	return hoccl_rate_time(l->rate, bytes) + l->start_ns;
-}
-
 static uint64_t score(const struct lister *l, int side, int x, int y)
 {
 	size_t u = (size_t)(side ? y : x), v = (size_t)(side ? x : y);
 
-	return l->left[1 - side][y] + l->long_first * hoccl_rate_time(l->rate, l->wires->r[u * (size_t)l->gpus + v]);
+	return l->left[1 - side][y] + l->long_first * hoccl_rate_time(l->demand->rate, l->demand->r[u * (size_t)l->gpus + v]);
 }
 
 /* The best of the partners in `set`, one word of the free ones, which begins at line `base`. */
@@ -155,7 +148,7 @@ static void find_heavy(struct lister *l)
 
 static void begin(struct lister *l, int u, int v)
 {
-	uint64_t bytes = l->wires->r[(size_t)u * (size_t)l->gpus + (size_t)v], ns = duration(l, bytes);
+	uint64_t bytes = l->demand->r[(size_t)u * (size_t)l->gpus + (size_t)v], ns = hoccl_demand_time(l->demand, bytes);
 	struct hoccl_list *list = l->list;
 
 	hoccl_bits_clear(l->free[0], u);
@@ -231,18 +224,18 @@ static void run_events(struct lister *l)
 /* Work and partners of every line; returns the number of transfers. */
 static size_t read_matrix(struct lister *l)
 {
-	const struct hoccl_layout *layout = l->wires->layout;
+	const struct hoccl_layout *layout = l->demand->layout;
 	size_t items = 0;
 
 	for (int u = 0; u < l->gpus; u++) {
-		const uint64_t *row = l->wires->r + (size_t)u * (size_t)l->gpus;
+		const uint64_t *row = l->demand->r + (size_t)u * (size_t)l->gpus;
 		uint64_t *todo = l->todo[0] + (size_t)u * (size_t)l->words, sum = 0;
-		int16_t node = layout->node[u];
+		int node = layout ? layout->node[u] : -1;
 
 		for (int v = 0; v < l->gpus; v++) {
-			if (!row[v] || layout->node[v] == node)
+			if (!row[v] || (layout && layout->node[v] == node))
 				continue;
-			uint64_t ns = duration(l, row[v]);
+			uint64_t ns = hoccl_demand_time(l->demand, row[v]);
 
 			hoccl_bits_set(todo, v);
 			hoccl_bits_set(l->todo[1] + (size_t)v * (size_t)l->words, u);
@@ -255,20 +248,17 @@ static size_t read_matrix(struct lister *l)
 	return items;
 }
 
-int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, const struct hoccl_machine *machine,
-		   unsigned int long_first, struct hoccl_plan_error *error)
+int hoccl_list_run(struct hoccl_list *list, const struct hoccl_demand *demand, unsigned int long_first)
 {
 	struct lister *l = calloc(1, sizeof(*l));
-	int gpus = wires->layout->gpus, words = hoccl_bits_words(gpus);
+	int gpus = demand->gpus, words = hoccl_bits_words(gpus);
 	uint64_t *bits = calloc(2 * ((size_t)gpus + 2) * (size_t)words, sizeof(*bits));
 	int status = HOCCL_PLAN_MEMORY;
 
 	*list = (struct hoccl_list){0};
 	if (!l || !bits)
 		goto out;
-	l->wires = wires;
-	l->rate = hoccl_machine_wire(machine);
-	l->start_ns = machine->start_ns;
+	l->demand = demand;
 	l->list = list;
 	l->long_first = long_first;
 	l->gpus = gpus;
@@ -288,7 +278,7 @@ int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, con
 out:
 	free(bits);
 	free(l);
-	return status ? hoccl_plan_fail(error, status, "no memory for the schedule of %d GPUs", gpus) : 0;
+	return status;
 }
 
 void hoccl_list_fini(struct hoccl_list *list)

@@ -2,9 +2,9 @@
 #ifndef HOCCL_SCHED_LIST_H
 #define HOCCL_SCHED_LIST_H
 
-#include "sched/wires.h"
+#include "sched/demand.h"
 
-/* One NIC-to-NIC transfer with its time. */
+/* One transfer with its time. */
 struct hoccl_slotted {
 	uint64_t bytes, start_ns, end_ns;
 	int16_t out, in;
@@ -17,11 +17,11 @@ struct hoccl_list {
 };
 
 /*
- * The list schedule of R: no stages, each NIC starts its next transfer as soon as both ends are free. `long_first`: how
+ * The list schedule of R: no stages, each line starts its next transfer as soon as both ends are free. `long_first`: how
  * much a transfer's own length counts beside its partner's remaining work (short ones then fill the end); 4 is good.
+ * 0 or HOCCL_PLAN_MEMORY.
  */
-int hoccl_list_run(struct hoccl_list *list, const struct hoccl_wires *wires, const struct hoccl_machine *machine,
-		   unsigned int long_first, struct hoccl_plan_error *error);
+int hoccl_list_run(struct hoccl_list *list, const struct hoccl_demand *demand, unsigned int long_first);
 void hoccl_list_fini(struct hoccl_list *list);
 
 #endif

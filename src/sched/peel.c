@@ -22,9 +22,7 @@
 #define TAIL_BEGINS 64	/* the tail is tried once θ is below this many start-ups' worth of bytes */
 
 struct peeler {
-	const struct hoccl_machine *machine;
-	const struct hoccl_rate *rate;	/* of a wire */
-	uint64_t start_ns;
+	const struct hoccl_demand *demand;
 	struct hoccl_peel *peel;
 	struct hoccl_matching matching;
 	int gpus;
@@ -58,9 +56,9 @@ void hoccl_peel_fini(struct hoccl_peel *peel)
 	*peel = (struct hoccl_peel){0};
 }
 
-static int peeler_init(struct peeler *p, const struct hoccl_wires *wires)
+static int peeler_init(struct peeler *p)
 {
-	size_t gpus = (size_t)wires->layout->gpus, cells = gpus * gpus, words = (size_t)hoccl_bits_words((int)gpus);
+	size_t gpus = (size_t)p->demand->gpus, cells = gpus * gpus, words = (size_t)hoccl_bits_words((int)gpus);
 
 	p->gpus = (int)gpus;
 	p->best_ns = UINT64_MAX;
@@ -73,7 +71,7 @@ static int peeler_init(struct peeler *p, const struct hoccl_wires *wires)
 	memset(p->alive, 0, gpus * words * sizeof(*p->alive));
 	for (int u = 0; u < p->gpus; u++)
 		for (int v = 0; v < p->gpus; v++) {
-			uint64_t bytes = hoccl_wires_bytes(wires, u, v);
+			uint64_t bytes = hoccl_demand_bytes(p->demand, u, v);
 
 			p->r[(size_t)u * gpus + (size_t)v] = bytes;
 			p->line[0][u] += bytes;
@@ -189,7 +187,7 @@ static int take_stage(struct peeler *p, uint64_t length)
 		}
 	}
 	p->peel->stages++;
-	p->spent_ns += hoccl_rate_time(p->rate, length) + p->start_ns;
+	p->spent_ns += hoccl_demand_time(p->demand, length);
 	return 0;
 }
 
@@ -200,7 +198,7 @@ static int try_end(struct peeler *p)
 	uint64_t ns;
 
 	memcpy(p->scratch, p->r, bytes);
-	if (hoccl_tail_run(NULL, p->scratch, p->gpus, p->machine, &ns))
+	if (hoccl_tail_run(NULL, p->scratch, p->demand, &ns))
 		return HOCCL_PLAN_MEMORY;
 	if (p->spent_ns + ns >= p->best_ns)
 		return 0;
@@ -213,7 +211,7 @@ static int try_end(struct peeler *p)
 
 static int peel_on(struct peeler *p)
 {
-	uint64_t start = hoccl_rate_bytes(p->rate, p->start_ns);
+	uint64_t start = hoccl_rate_bytes(p->demand->rate, p->demand->start_ns);
 	uint64_t floor = start / 4 + 1;
 
 	find_longest(p);
@@ -238,34 +236,29 @@ static int peel_on(struct peeler *p)
 	return try_end(p);
 }
 
-int hoccl_peel_run(struct hoccl_peel *peel, const struct hoccl_wires *wires, const struct hoccl_machine *machine,
-		   struct hoccl_plan_error *error)
+int hoccl_peel_run(struct hoccl_peel *peel, const struct hoccl_demand *demand)
 {
 	struct peeler *p = calloc(1, sizeof(*p));
 	uint64_t ns;
-	int status = HOCCL_PLAN_MEMORY;
 
 	*peel = (struct hoccl_peel){0};
 	if (!p)
-		return hoccl_plan_fail(error, status, "no memory for %d GPUs", wires->layout->gpus);
-	p->machine = machine;
-	p->rate = hoccl_machine_wire(machine);
-	p->start_ns = machine->start_ns;
+		return HOCCL_PLAN_MEMORY;
+	p->demand = demand;
 	p->peel = peel;
-	status = peeler_init(p, wires);
+	int status = peeler_init(p);
+
 	if (!status)
 		status = peel_on(p);
 	if (!status) {
 		peel->parts = p->best_parts;
 		peel->stages = p->best_stages;
-		status = hoccl_tail_run(peel, p->saved, p->gpus, machine, &ns);
+		status = hoccl_tail_run(peel, p->saved, demand, &ns);
 	}
 	hoccl_matching_fini(&p->matching);
 	free(p->r);
 	free(p);
-	if (status) {
+	if (status)
 		hoccl_peel_fini(peel);
-		return hoccl_plan_fail(error, status, "no memory for the stages of %d GPUs", wires->layout->gpus);
-	}
-	return 0;
+	return status;
 }

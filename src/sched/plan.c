@@ -28,10 +28,9 @@ struct maker {
 	struct hoccl_list list;		/* the list schedule */
 	struct hoccl_peel peel;
 	struct hoccl_list loose;	/* the stages' parts, without barriers */
-	uint64_t list_ns, peel_ns;	/* makespans */
-	uint32_t windows;
-	uint64_t window_ns;
-	struct hoccl_fill fill;		/* of the list schedule */
+	uint64_t peel_ns;		/* makespan of the stages without barriers */
+	struct hoccl_windows windows;	/* of the list schedule, and its native traffic */
+	struct hoccl_fill fill;
 };
 
 void hoccl_plan_free(struct hoccl_plan *plan)
@@ -75,28 +74,35 @@ static int loosen(struct maker *m)
 static int time_peel(struct maker *m)
 {
 	struct hoccl_fill *fill = malloc(sizeof(*fill));
-	uint32_t windows;
-	uint64_t window_ns;
+	struct hoccl_windows windows;
 	int status = fill ? hoccl_fill_init(fill, &m->traffic, m->machine) : HOCCL_PLAN_MEMORY;
 
 	if (status) {
 		free(fill);
 		return status;
 	}
-	status = hoccl_fill_windows(fill, &m->wires, &m->loose, &windows, &window_ns, &m->peel_ns);
+	status = hoccl_fill_windows(fill, &m->wires, &m->loose, &windows);
+	m->peel_ns = windows.end_ns;
+	hoccl_extra_fini(&windows.extra);
 	hoccl_fill_fini(fill);
 	free(fill);
 	return status;
 }
 
+static struct hoccl_demand demand_of(const struct maker *m)
+{
+	return (struct hoccl_demand){m->wires.r, m->layout->gpus, m->layout, hoccl_machine_wire(m->machine),
+				     m->machine->start_ns};
+}
+
 /* A second list schedule in another order, where the first leaves something to gain and that is cheap. */
-static int try_again(struct maker *m, uint64_t bound, struct hoccl_plan_error *error)
+static int try_again(struct maker *m, uint64_t bound, const struct hoccl_demand *demand)
 {
 	struct hoccl_list other;
 
 	if (m->list.items > SECOND_LIST_ENTRIES || m->list.end_ns <= bound + bound / SECOND_LIST_GAIN)
 		return 0;
-	int status = hoccl_list_run(&other, &m->wires, m->machine, 2, error);
+	int status = hoccl_list_run(&other, demand, 2);
 
 	if (status)
 		return status;
@@ -110,52 +116,54 @@ static int try_again(struct maker *m, uint64_t bound, struct hoccl_plan_error *e
 	return 0;
 }
 
-static int run_list(struct maker *m, uint64_t bound, struct hoccl_plan_error *error)
+static int run_list(struct maker *m, uint64_t bound)
 {
-	int status = hoccl_list_run(&m->list, &m->wires, m->machine, 4, error);
+	struct hoccl_demand demand = demand_of(m);
+	int status = hoccl_list_run(&m->list, &demand, 4);
 
 	if (!status)
-		status = try_again(m, bound, error);
+		status = try_again(m, bound, &demand);
 	if (status)
 		return status;
 	status = hoccl_fill_init(&m->fill, &m->traffic, m->machine);
 	if (!status)
-		status = hoccl_fill_windows(&m->fill, &m->wires, &m->list, &m->windows, &m->window_ns, &m->list_ns);
-	return status ? hoccl_plan_fail(error, status, "no memory for the windows of %d GPUs", m->layout->gpus) : 0;
+		status = hoccl_fill_windows(&m->fill, &m->wires, &m->list, &m->windows);
+	return status;
 }
 
-static int run_peel(struct maker *m, struct hoccl_plan_error *error)
+static int run_peel(struct maker *m)
 {
-	int status = hoccl_peel_run(&m->peel, &m->wires, m->machine, error);
+	struct hoccl_demand demand = demand_of(m);
+	int status = hoccl_peel_run(&m->peel, &demand);
 
 	if (status)
 		return status;
 	status = loosen(m);
 	if (!status)
 		status = time_peel(m);
-	return status ? hoccl_plan_fail(error, status, "no memory for the stages of %d GPUs", m->layout->gpus) : 0;
+	return status;
 }
 
 static bool worth_peeling(const struct maker *m, uint64_t bound)
 {
 	if (m->layout->gpus > PEEL_GPUS && m->list.items > PEEL_ENTRIES)
 		return false;
-	return m->list_ns > bound + bound / GOOD_LIST;
+	return m->windows.end_ns > bound + bound / GOOD_LIST;
 }
 
-static int run_methods(struct maker *m, enum hoccl_plan_method *method, uint64_t bound,
-		       struct hoccl_plan_error *error)
+/* Makes what is asked for; *method becomes what the plan will hold. */
+static int run_methods(struct maker *m, enum hoccl_plan_method *method, uint64_t bound)
 {
 	enum hoccl_plan_method asked = *method;
-	int status = asked == HOCCL_PLAN_PEEL ? 0 : run_list(m, bound, error);
+	int status = asked == HOCCL_PLAN_PEEL ? 0 : run_list(m, bound);
 
 	*method = HOCCL_PLAN_LIST;
 	if (status || asked == HOCCL_PLAN_LIST)
 		return status;
 	if (asked == HOCCL_PLAN_AUTO && !worth_peeling(m, bound))
 		return 0;
-	status = run_peel(m, error);
-	if (!status && (asked == HOCCL_PLAN_PEEL || m->peel_ns < m->list_ns))
+	status = run_peel(m);
+	if (!status && (asked == HOCCL_PLAN_PEEL || m->peel_ns < m->windows.end_ns))
 		*method = HOCCL_PLAN_PEEL;
 	return status;
 }
@@ -219,7 +227,7 @@ static int emit_wires(struct maker *m, struct hoccl_plan *plan, const struct hoc
 		uint64_t done = sent ? sent[cell] : 0;
 		struct hoccl_plan_wire wire = {
 			{item->out, item->in, item->out, item->in}, item->bytes, done, item->start_ns, item->end_ns,
-			whole ? (uint32_t)(item->start_ns / m->window_ns) : m->peel.part[i].stage,
+			whole ? (uint32_t)(item->start_ns / m->windows.ns) : m->peel.part[i].stage,
 		};
 
 		if (sent)
@@ -255,6 +263,16 @@ static int alloc_stages(struct hoccl_plan *plan, uint32_t stages)
 	return plan->stage ? 0 : HOCCL_PLAN_MEMORY;
 }
 
+static int more_stages(struct hoccl_plan *plan, uint32_t stages)
+{
+	struct hoccl_plan_stage *larger = realloc(plan->stage, ((size_t)stages + 2) * sizeof(*larger));
+
+	if (!larger)
+		return HOCCL_PLAN_MEMORY;
+	plan->stage = larger;
+	return 0;
+}
+
 static void take_locals(struct hoccl_plan *plan, struct hoccl_fill *fill)
 {
 	plan->local = fill->item;
@@ -262,24 +280,33 @@ static void take_locals(struct hoccl_plan *plan, struct hoccl_fill *fill)
 	fill->item = NULL;
 }
 
+/* Extra stages behind stage `first`, which begins at start_ns. */
+static void take_extra(struct hoccl_plan *plan, uint32_t first, uint64_t start_ns, const struct hoccl_extra *extra)
+{
+	plan->stages = first + extra->stages;
+	for (uint32_t s = 0; s < extra->stages; s++) {
+		plan->stage[first + s].start_ns = start_ns;
+		plan->stage[first + s].ns = extra->tau[s];
+		start_ns += extra->tau[s];
+	}
+}
+
 static int finish_list(struct maker *m, struct hoccl_plan *plan)
 {
-	uint32_t last = m->fill.items ? m->fill.item[m->fill.items - 1].stage : 0;
-	uint32_t stages = last >= m->windows && m->fill.items ? m->windows + 1 : m->windows;
+	const struct hoccl_windows *w = &m->windows;
 
-	if (emit_wires(m, plan, &m->list) || alloc_stages(plan, stages))
+	if (emit_wires(m, plan, &m->list) || alloc_stages(plan, w->count + w->extra.stages))
 		return HOCCL_PLAN_MEMORY;
 	take_locals(plan, &m->fill);
-	plan->makespan_ns = later(m->list_ns, plan->relay_bound_ns);
-	index_stages(plan);
-	for (uint32_t s = 0; s < stages; s++) {
-		plan->stage[s].start_ns = s * m->window_ns < m->list.end_ns ? s * m->window_ns : m->list.end_ns;
-		uint64_t end = s + 1 < stages ? (s + 1) * m->window_ns : plan->makespan_ns;
+	plan->makespan_ns = later(w->end_ns, plan->relay_bound_ns);
+	for (uint32_t s = 0; s < w->count; s++) {
+		uint64_t end = (s + 1) * w->ns;
 
-		if (s < m->windows && end > m->list.end_ns)
-			end = m->list.end_ns;
-		plan->stage[s].ns = end - plan->stage[s].start_ns;
+		plan->stage[s].start_ns = s * w->ns;
+		plan->stage[s].ns = (end < m->list.end_ns ? end : m->list.end_ns) - s * w->ns;
 	}
+	take_extra(plan, w->count, m->list.end_ns, &w->extra);
+	index_stages(plan);
 	return 0;
 }
 
@@ -302,39 +329,37 @@ static int time_stages(struct maker *m, struct hoccl_plan *plan, struct hoccl_fi
 		plan->stage[s].start_ns = plan->sum_ns;
 		plan->sum_ns += plan->stage[s].ns;
 	}
-	memset(load, 0, size);
 	return 0;
 }
 
 static int finish_peel(struct maker *m, struct hoccl_plan *plan, struct hoccl_fill *fill)
 {
 	struct hoccl_load *load = malloc((size_t)m->layout->gpus * sizeof(*load));
+	struct hoccl_extra extra = {0};
 	uint32_t wires = m->peel.stages;
-	uint64_t rest = 0;
 	int status = HOCCL_PLAN_MEMORY;
 
 	if (load && !emit_wires(m, plan, &m->loose) && !alloc_stages(plan, wires))
 		status = time_stages(m, plan, fill, load);
-	if (!status)
-		status = hoccl_fill_rest(fill, wires, load, &rest);
 	free(load);
-	if (status)
-		return status;
-	if (rest) {
-		plan->stages = wires + 1;
-		plan->stage[wires].ns = rest;
-		plan->stage[wires].start_ns = plan->sum_ns;
-		plan->sum_ns += rest;
+	if (!status)
+		status = hoccl_fill_extra(fill, wires, &extra);
+	if (!status)
+		status = more_stages(plan, wires + extra.stages);
+	if (!status) {
+		take_extra(plan, wires, plan->sum_ns, &extra);
+		take_locals(plan, fill);
+		index_stages(plan);
+		plan->sum_ns += extra.sum_ns;
+		plan->makespan_ns = later(m->peel_ns, plan->relay_bound_ns);
+		if (plan->sum_ns < plan->makespan_ns)	/* with barriers it would be no slower */
+			plan->makespan_ns = plan->sum_ns;
 	}
-	take_locals(plan, fill);
-	index_stages(plan);
-	plan->makespan_ns = later(m->peel_ns, plan->relay_bound_ns);
-	if (plan->sum_ns < plan->makespan_ns)	/* with barriers it would be no slower */
-		plan->makespan_ns = plan->sum_ns;
-	return 0;
+	hoccl_extra_fini(&extra);
+	return status;
 }
 
-static int finish(struct maker *m, struct hoccl_plan *plan, struct hoccl_plan_error *error)
+static int finish(struct maker *m, struct hoccl_plan *plan)
 {
 	struct hoccl_fill *fill = NULL;
 	int status;
@@ -351,7 +376,7 @@ static int finish(struct maker *m, struct hoccl_plan *plan, struct hoccl_plan_er
 		}
 		free(fill);
 	}
-	return status ? hoccl_plan_fail(error, status, "no memory for the plan of %d GPUs", m->layout->gpus) : 0;
+	return status;
 }
 
 static void maker_free(struct maker *m)
@@ -361,6 +386,7 @@ static void maker_free(struct maker *m)
 	hoccl_peel_fini(&m->peel);
 	hoccl_wires_fini(&m->wires);
 	hoccl_fill_fini(&m->fill);
+	hoccl_extra_fini(&m->windows.extra);
 	free(m);
 }
 
@@ -378,13 +404,17 @@ static int make(struct maker *m, struct hoccl_plan *plan, const uint64_t *c,
 	plan->relay_bound_ns = m->wires.load ?
 		hoccl_load_time(m->wires.load, m->layout->gpus, m->machine, NULL, NULL) : plan->bound_ns;
 	plan->method = options ? options->method : HOCCL_PLAN_AUTO;
-	status = run_methods(m, &plan->method, plan->relay_bound_ns, error);
-	return status ? status : finish(m, plan, error);
+	status = run_methods(m, &plan->method, plan->relay_bound_ns);
+	if (!status)
+		status = finish(m, plan);
+	return status ? hoccl_plan_fail(error, status, "no memory for the plan of %d GPUs", m->layout->gpus) : 0;
 }
 
 int hoccl_plan_make(struct hoccl_plan **out, const struct hoccl_layout *layout, const struct hoccl_machine *machine,
 		    const uint64_t *c, const struct hoccl_plan_options *options, struct hoccl_plan_error *error)
 {
+	if (options && options->method == HOCCL_PLAN_ROTATION)
+		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "a rotation is not made from a matrix");
 	struct hoccl_plan *plan = calloc(1, sizeof(*plan));
 	struct maker *m = malloc(sizeof(*m));
 
@@ -398,6 +428,7 @@ int hoccl_plan_make(struct hoccl_plan **out, const struct hoccl_layout *layout, 
 	m->wires = (struct hoccl_wires){0};
 	m->list = m->loose = (struct hoccl_list){0};
 	m->peel = (struct hoccl_peel){0};
+	m->windows.extra.tau = NULL;
 	m->fill.left = NULL;
 	m->fill.item = NULL;
 	m->fill.items = 0;

@@ -10,6 +10,7 @@ enum hoccl_plan_method {
 	HOCCL_PLAN_AUTO,
 	HOCCL_PLAN_PEEL,	/* Algorithm 1: stages */
 	HOCCL_PLAN_LIST,	/* list schedule: times */
+	HOCCL_PLAN_ROTATION,	/* uniform patterns: sched/rotate.h; never made by hoccl_plan_make */
 };
 
 struct hoccl_plan_options {

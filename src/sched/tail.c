@@ -124,10 +124,10 @@ static int take_stage(struct tail *t, struct hoccl_peel *peel)
 	return status;
 }
 
-int hoccl_tail_run(struct hoccl_peel *peel, uint64_t *r, int gpus, const struct hoccl_machine *machine, uint64_t *ns)
+int hoccl_tail_run(struct hoccl_peel *peel, uint64_t *r, const struct hoccl_demand *demand, uint64_t *ns)
 {
-	struct tail t = {.r = r, .gpus = gpus};
-	int status = hoccl_matching_init(&t.matching, gpus);
+	struct tail t = {.r = r, .gpus = demand->gpus};
+	int status = hoccl_matching_init(&t.matching, t.gpus);
 
 	if (status)
 		return status;
@@ -139,7 +139,7 @@ int hoccl_tail_run(struct hoccl_peel *peel, uint64_t *r, int gpus, const struct 
 		uint64_t longest = largest_matched(&t);
 
 		join_largest(&t, longest, false);
-		*ns += hoccl_rate_time(hoccl_machine_wire(machine), longest) + machine->start_ns;
+		*ns += hoccl_demand_time(demand, longest);
 		status = take_stage(&t, peel);
 	}
 	hoccl_matching_fini(&t.matching);

@@ -64,40 +64,28 @@ static void add_wire(struct windows *w, const struct hoccl_slotted *item)
 	}
 }
 
-static int fill_all(struct hoccl_fill *f, struct windows *w, uint64_t *end_ns)
-{
-	int gpus = f->traffic->layout->gpus;
-	uint64_t rest = 0;
-	int status = 0;
-
-	for (uint32_t k = 0; k < w->count && !status; k++)
-		status = hoccl_fill_stage(f, k, w->ns, w->load + (size_t)k * (size_t)gpus, true);
-	memset(w->load, 0, (size_t)gpus * sizeof(*w->load));
-	if (!status)
-		status = hoccl_fill_rest(f, w->count, w->load, &rest);
-	*end_ns += rest;
-	return status;
-}
-
 int hoccl_fill_windows(struct hoccl_fill *f, const struct hoccl_wires *wires, const struct hoccl_list *list,
-		       uint32_t *windows, uint64_t *window_ns, uint64_t *end_ns)
+		       struct hoccl_windows *out)
 {
 	uint64_t count = list->end_ns / LEAST_WINDOW_NS;
+	size_t gpus = (size_t)wires->layout->gpus;
 	struct windows w = {.wires = wires};
+	int status = 0;
 
 	w.count = count > MOST_WINDOWS ? MOST_WINDOWS : (uint32_t)(count ? count : 1);
 	w.ns = list->end_ns / w.count + 1;
-	w.load = calloc((size_t)w.count * (size_t)wires->layout->gpus, sizeof(*w.load));
+	w.count = list->end_ns ? w.count : 0;
+	w.load = calloc((size_t)(w.count + 1) * gpus, sizeof(*w.load));
 	if (!w.load)
 		return HOCCL_PLAN_MEMORY;
-	*windows = list->end_ns ? w.count : 0;
-	*window_ns = w.ns;
-	*end_ns = list->end_ns;
-	w.count = *windows;
 	for (size_t i = 0; i < list->items; i++)
 		add_wire(&w, &list->item[i]);
-	int status = fill_all(f, &w, end_ns);
-
+	for (uint32_t k = 0; k < w.count && !status; k++)
+		status = hoccl_fill_stage(f, k, w.ns, w.load + (size_t)k * gpus, true);
 	free(w.load);
+	*out = (struct hoccl_windows){.count = w.count, .ns = w.ns};
+	if (!status)
+		status = hoccl_fill_extra(f, w.count, &out->extra);
+	out->end_ns = list->end_ns + out->extra.loose_ns;
 	return status;
 }
