@@ -64,13 +64,14 @@ static int expand(struct hoccl_plan *plan, const struct hoccl_rotation *r)
 	if (!plan->wire || !plan->local || !plan->stage)
 		return HOCCL_PLAN_MEMORY;
 	for (uint32_t s = 0; s < r->stages; s++) {
-		plan->stage[s] = (struct hoccl_plan_stage){r->stage_ns, s * r->stage_ns, plan->wires, plan->locals};
+		plan->stage[s] = (struct hoccl_plan_stage){hoccl_rotation_time(r, s), s * r->stage_ns, plan->wires, plan->locals};
 		expand_wires(plan, r, s);
 		expand_locals(plan, r, s);
 	}
 	plan->stage[r->stages] = (struct hoccl_plan_stage){0, r->sum_ns, plan->wires, plan->locals};
 	plan->method = HOCCL_PLAN_ROTATION;
 	plan->stages = r->stages;
+	plan->extra = r->layout->nodes > 1 ? r->stages : 0;
 	plan->bound_ns = plan->relay_bound_ns = r->bound_ns;
 	plan->makespan_ns = plan->sum_ns = r->sum_ns;
 	return 0;

@@ -10,7 +10,8 @@
  * - An engine takes one copy at a time: forwarding first, then native chunks in the order of sched/chunks.c. A copy
  *   costs copy_ns and then moves at its engine's rate or its fair share of the NVLinks at both ends, whichever is less.
  * - A step is seen by the CPU, and the next one submitted, seen_ns / 2 after it ends.
- * - There is no barrier: native traffic of a stage begins when the GPU's own wires have come to that stage.
+ * - There is no barrier: native traffic of a stage begins when the GPU's own wires have come to that stage; in the
+ *   extra stages, which are matchings, when the receiver has come to it too (its grant).
  * Without overlap a stage is three phases with barriers: push everything, then wire, then pull.
  */
 #include "hoccl_plan_sim.h"
@@ -26,7 +27,7 @@ enum task { FORWARD, DRAIN, NATIVE, SELF_OUT, SELF_BACK };
 enum phase { PUSHING, ON_WIRE, PULLING, PHASES };
 
 struct copy {
-	bool busy, flowing;
+	bool busy, flowing, last;	/* last: of its native piece */
 	enum task task;
 	int out, in;			/* NVLink ends, -1: none */
 	uint32_t item, version;		/* wire or local; of the COPY_ENDS event that counts */
@@ -49,6 +50,8 @@ struct gpu {
 	size_t count[2], head[2];
 	bool wire_busy[2];
 	unsigned int slots[2];			/* in use, out and in */
+	uint32_t *turn;				/* pieces of the extra stages that it receives, in plan order */
+	size_t turns, next_turn;
 	uint32_t *local[2];			/* native pieces by queue, in plan order */
 	size_t locals[2], next_local[2];
 	uint64_t busy_ns[HOCCL_SIM_ENGINES];
@@ -181,7 +184,9 @@ static void copy_begins(struct sim *s, int gpu, int engine)
 /* The GPU on which a wire's slot lies, -1 where it loads no rank's NVLink. */
 static int slot_on(const struct sim *s, int gpu, int nic)
 {
-	return gpu == nic ? (s->layout->pair[gpu] < 0 ? -1 : s->layout->pair[gpu]) : nic;
+	int slot = hoccl_layout_slot(s->layout, gpu, nic);
+
+	return slot < 0 ? -1 : slot;
 }
 
 static bool on_host(const struct sim *s, int gpu)
@@ -279,17 +284,40 @@ static void open_native(struct sim *s, int u, int queue)
 	}
 }
 
+/* Who receives a native piece: a self copy goes to the slot. */
+static int receiver_of(const struct sim *s, const struct hoccl_local *l)
+{
+	int slot = l->src == l->dst ? slot_on(s, l->src, l->src) : l->dst;
+
+	return slot < 0 ? l->src : slot;
+}
+
+static bool takes_turns(const struct sim *s, const struct hoccl_local *l)
+{
+	return l->stage >= s->plan->extra && !(l->src == l->dst && on_host(s, l->src));
+}
+
+static bool may_send(void *context, uint64_t id)
+{
+	const struct sim *s = context;
+	const struct hoccl_local *l = &s->plan->local[(uint32_t)id];
+	const struct gpu *receiver = &s->gpu[receiver_of(s, l)];
+
+	return !takes_turns(s, l) || receiver->turn[receiver->next_turn] == (uint32_t)id;
+}
+
 static void start_native(struct sim *s, int u, int engine)
 {
 	struct hoccl_chunk chunk;
 	int queue = engine == HOCCL_SIM_D2H;
 
 	open_native(s, u, queue);
-	if (!hoccl_chunks_next(&s->gpu[u].native[queue], &chunk, NULL, NULL))
+	if (!hoccl_chunks_next(&s->gpu[u].native[queue], &chunk, may_send, s))
 		return;
-	const struct hoccl_local *local = &s->plan->local[(uint32_t)chunk.id];
+	uint32_t item = (uint32_t)chunk.id;
+	const struct hoccl_local *local = &s->plan->local[item];
 	bool self = local->src == local->dst;
-	struct copy c = {.task = self ? SELF_OUT : NATIVE, .item = (uint32_t)chunk.id, .bytes = chunk.bytes,
+	struct copy c = {.task = self ? SELF_OUT : NATIVE, .item = item, .bytes = chunk.bytes, .last = chunk.last,
 			 .out = u, .in = self ? slot_on(s, u, u) : local->dst};
 
 	if (queue)
@@ -412,6 +440,15 @@ static void wire_ends(struct sim *s, int a, uint32_t item, uint64_t bytes)
 		kick_wire(s, wire_of(s, in->order[1][in->head[1]])->path.out);
 }
 
+/* A piece of an extra stage is done: its receiver grants the next one. */
+static void pass_turn(struct sim *s, uint32_t item)
+{
+	struct gpu *receiver = &s->gpu[receiver_of(s, &s->plan->local[item])];
+
+	if (++receiver->next_turn < receiver->turns)
+		kick_tx(s, s->plan->local[receiver->turn[receiver->next_turn]].src);
+}
+
 static void copy_ends(struct sim *s, int gpu, int engine)
 {
 	struct copy *c = &s->gpu[gpu].copy[engine];
@@ -444,6 +481,8 @@ static void copy_ends(struct sim *s, int gpu, int engine)
 		at(s, seen, SELF_STAGED, gpu, c->item, c->bytes);
 	if (c->out >= 0 || c->in >= 0)
 		share_links(s, s->layout->node[gpu]);
+	if (c->last && takes_turns(s, &s->plan->local[c->item]))
+		pass_turn(s, c->item);
 	kick_tx(s, gpu);
 	kick_rx(s, gpu);
 }
@@ -504,6 +543,24 @@ static void place_items(struct sim *s)
 			place += s->gpu[g].locals[i];
 			s->gpu[g].count[i] = s->gpu[g].locals[i] = 0;
 		}
+	for (int g = 0; g < s->layout->gpus; g++) {
+		s->gpu[g].turn = place;
+		place += s->gpu[g].turns;
+		s->gpu[g].turns = 0;
+	}
+}
+
+static void sort_locals(struct sim *s)
+{
+	for (size_t i = 0; i < s->plan->locals; i++) {
+		const struct hoccl_local *l = &s->plan->local[i];
+		struct gpu *g = &s->gpu[l->src], *receiver = &s->gpu[receiver_of(s, l)];
+		int queue = queue_of(s, l);
+
+		g->local[queue][g->locals[queue]++] = (uint32_t)i;
+		if (takes_turns(s, l))
+			receiver->turn[receiver->turns++] = (uint32_t)i;
+	}
 }
 
 /* Wires by NIC and locals by GPU, each in plan order. */
@@ -511,15 +568,17 @@ static int sort_items(struct sim *s)
 {
 	const struct hoccl_plan *p = s->plan;
 
-	s->items = malloc((2 * p->wires + p->locals + 1) * sizeof(*s->items));
+	s->items = malloc((2 * p->wires + 2 * p->locals + 1) * sizeof(*s->items));
 	if (!s->items)
 		return HOCCL_PLAN_MEMORY;
 	for (size_t i = 0; i < p->wires; i++) {
 		s->gpu[p->wire[i].path.out].count[0]++;
 		s->gpu[p->wire[i].path.in].count[1]++;
 	}
-	for (size_t i = 0; i < p->locals; i++)
+	for (size_t i = 0; i < p->locals; i++) {
 		s->gpu[p->local[i].src].locals[queue_of(s, &p->local[i])]++;
+		s->gpu[receiver_of(s, &p->local[i])].turns += takes_turns(s, &p->local[i]);
+	}
 	place_items(s);
 	for (size_t i = 0; i < p->wires; i++) {
 		struct gpu *out = &s->gpu[p->wire[i].path.out], *in = &s->gpu[p->wire[i].path.in];
@@ -527,12 +586,7 @@ static int sort_items(struct sim *s)
 		out->order[0][out->count[0]++] = (uint32_t)i;
 		in->order[1][in->count[1]++] = (uint32_t)i;
 	}
-	for (size_t i = 0; i < p->locals; i++) {
-		struct gpu *g = &s->gpu[p->local[i].src];
-		int queue = queue_of(s, &p->local[i]);
-
-		g->local[queue][g->locals[queue]++] = (uint32_t)i;
-	}
+	sort_locals(s);
 	return 0;
 }
 

@@ -283,6 +283,7 @@ static void take_locals(struct hoccl_plan *plan, struct hoccl_fill *fill)
 /* Extra stages behind stage `first`, which begins at start_ns. */
 static void take_extra(struct hoccl_plan *plan, uint32_t first, uint64_t start_ns, const struct hoccl_extra *extra)
 {
+	plan->extra = first;
 	plan->stages = first + extra->stages;
 	for (uint32_t s = 0; s < extra->stages; s++) {
 		plan->stage[first + s].start_ns = start_ns;

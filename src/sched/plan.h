@@ -42,6 +42,7 @@ struct hoccl_plan {
 	size_t locals;
 	struct hoccl_plan_stage *stage;	/* stages + 1 entries, the last an end mark */
 	uint32_t stages;
+	uint32_t extra;			/* from this stage on there is only traffic within nodes, in matchings */
 	uint64_t bound_ns;		/* no schedule without relay is faster */
 	uint64_t relay_bound_ns;	/* the same with the paths taken; equal to bound_ns when nothing is relayed */
 	uint64_t makespan_ns;		/* without a barrier */

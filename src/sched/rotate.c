@@ -10,7 +10,8 @@
  * sends to p + s mod G over the sorted ranks; a stage's pairs within a node are left out (they are native traffic), so
  * some ranks rest in some stages. Native traffic is spread evenly: what a rank sends to its node's
  * peers, beginning with the next one, is one string of bytes of which every stage takes an equal length; so is its self
- * copy. Within one node only, a stage is then one peer: a permutation again.
+ * copy. A single node has no wires: stage s is the peer s + 1 places ahead, a permutation again, and the last stage the
+ * self copies.
  */
 #include "sched/rotate.h"
 
@@ -74,6 +75,12 @@ bool hoccl_rotation_local(const struct hoccl_rotation *r, int rank, uint32_t sta
 
 	if (!r->bytes || stage >= r->stages)
 		return false;
+	if (layout->nodes == 1) {
+		*peer = layout->member[(layout->local[rank] + 1 + (int)stage) % size];
+		*offset = 0;
+		*bytes = r->bytes;
+		return i == 0;
+	}
 	uint64_t length = r->bytes * (uint64_t)(size - 1);
 	uint64_t begin = cut(r, length, stage), end = cut(r, length, stage + 1);
 	uint64_t which = begin / r->bytes + (uint64_t)i, here = which * r->bytes;
@@ -111,13 +118,28 @@ static uint64_t stage_time(const struct hoccl_rotation *r, const struct hoccl_ma
 	return hoccl_load_time(load, layout->gpus, machine, NULL, NULL);
 }
 
+/* Of a single node: one entry to a peer, or the self copies of all. */
+static uint64_t node_time(const struct hoccl_rotation *r, const struct hoccl_machine *machine, bool self)
+{
+	const struct hoccl_layout *layout = r->layout;
+	struct hoccl_load load[HOCCL_SCHED_MAX_GPUS];
+
+	memset(load, 0, (size_t)layout->gpus * sizeof(load[0]));
+	for (int i = 0; i < layout->gpus; i++) {
+		int next = layout->member[(i + 1) % layout->gpus], g = layout->member[i];
+
+		hoccl_load_local(load, layout, g, self ? g : next, r->bytes);
+	}
+	return hoccl_load_time(load, layout->gpus, machine, NULL, NULL) + machine->start_ns;
+}
+
 static uint32_t stage_count(const struct hoccl_layout *layout)
 {
-	int size = hoccl_layout_size(layout, 0), count = layout->gpus - 1;
+	int size = hoccl_layout_size(layout, 0);
 
-	if (layout->nodes > 1 && layout->even)
-		count = layout->gpus - size;
-	return (uint32_t)(count > 0 ? count : 1);
+	if (layout->nodes == 1)
+		return (uint32_t)size;
+	return (uint32_t)(layout->even ? layout->gpus - size : layout->gpus - 1);
 }
 
 int hoccl_rotation_init(struct hoccl_rotation *r, const struct hoccl_layout *layout,
@@ -133,7 +155,13 @@ int hoccl_rotation_init(struct hoccl_rotation *r, const struct hoccl_layout *lay
 	r->layout = layout;
 	r->bytes = bytes;
 	r->stages = bytes ? stage_count(layout) : 0;
-	r->stage_ns = bytes ? stage_time(r, machine) + machine->start_ns : 0;
-	r->sum_ns = r->stages * r->stage_ns;
+	r->stage_ns = r->self_ns = r->sum_ns = 0;
+	if (!bytes)
+		return 0;
+	bool single = layout->nodes == 1;
+
+	r->stage_ns = single ? node_time(r, machine, false) : stage_time(r, machine) + machine->start_ns;
+	r->self_ns = single ? node_time(r, machine, true) : r->stage_ns;
+	r->sum_ns = (r->stages - 1) * r->stage_ns + r->self_ns;
 	return 0;
 }

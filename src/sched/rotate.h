@@ -13,13 +13,19 @@ struct hoccl_rotation {
 	const struct hoccl_layout *layout;
 	uint64_t bytes;
 	uint32_t stages;
-	uint64_t stage_ns;	/* τ of each stage, start-up included */
+	uint64_t stage_ns;	/* τ of each stage, start-up included, */
+	uint64_t self_ns;	/* but of a single node's last stage, the self copies */
 	uint64_t bound_ns;
 	uint64_t sum_ns;	/* Σ τ, which is also the makespan: all ranks go at the same pace */
 };
 
 int hoccl_rotation_init(struct hoccl_rotation *rotation, const struct hoccl_layout *layout,
 			const struct hoccl_machine *machine, uint64_t bytes, struct hoccl_plan_error *error);
+
+static inline uint64_t hoccl_rotation_time(const struct hoccl_rotation *rotation, uint32_t stage)
+{
+	return stage + 1 == rotation->stages ? rotation->self_ns : rotation->stage_ns;
+}
 
 /* The rank to which `rank` sends over the wire in this stage, -1 for none. */
 int hoccl_rotation_to(const struct hoccl_rotation *rotation, int rank, uint32_t stage);

@@ -20,18 +20,20 @@
 #define LINE_LIMIT ((uint64_t)INT64_MAX)
 #define BOUND_LIMIT ((uint64_t)1 << 58)	/* ns, nine years; leaves room to add up any schedule's time */
 
-/* The GPU that holds a slot for `gpu`'s data beside the NIC of `nic`: a relay stages on the GPU whose NIC it uses. */
-static int slot_gpu(const struct hoccl_layout *layout, int gpu, int nic)
+int hoccl_layout_slot(const struct hoccl_layout *layout, int gpu, int nic)
 {
-	if (gpu == nic || layout->pair[gpu] == HOCCL_PAIR_HOST)
-		return layout->pair[gpu];
-	return nic;
+	int pair = layout->pair[nic];
+
+	if (layout->pair[gpu] == HOCCL_PAIR_HOST)
+		return HOCCL_PAIR_HOST;
+	return pair == gpu || pair == HOCCL_PAIR_HOST ? nic : pair;
 }
 
 void hoccl_load_wire(struct hoccl_load *load, const struct hoccl_layout *layout, const struct hoccl_path *path,
 		     uint64_t bytes)
 {
-	int out = slot_gpu(layout, path->src, path->out), in = slot_gpu(layout, path->dst, path->in);
+	int out = hoccl_layout_slot(layout, path->src, path->out);
+	int in = hoccl_layout_slot(layout, path->dst, path->in);
 
 	load[path->out].bytes[HOCCL_LINE_NIC_OUT] += bytes;
 	load[path->in].bytes[HOCCL_LINE_NIC_IN] += bytes;

@@ -42,6 +42,12 @@ int hoccl_traffic_uniform(struct hoccl_traffic *traffic, const struct hoccl_layo
 /* T[u,v] of the paper's equations 2-5, with self copies. */
 uint64_t hoccl_traffic_entry(const struct hoccl_traffic *traffic, int u, int v);
 
+/*
+ * The GPU on which data of `gpu` is staged for the NIC of `nic`: that NIC's symmetric GPU, or HOST or OUTSIDE. A relay
+ * over the own symmetric GPU's NIC is staged there too, as a copy within one GPU would need SMs.
+ */
+int hoccl_layout_slot(const struct hoccl_layout *layout, int gpu, int nic);
+
 /* Adds one inter-node flow to the lines of its four GPUs. */
 void hoccl_load_wire(struct hoccl_load *load, const struct hoccl_layout *layout, const struct hoccl_path *path,
 		     uint64_t bytes);

@@ -5,11 +5,13 @@
  * Not in the paper; FAST and NCCL's PXN do it. In HOCCL it costs no further copy: the sender's push has to leave the
  * GPU anyway (zero SM), so it goes to a slot beside the other NIC instead of one on the symmetric GPU:
  *
- *      u ──push──▶ slot on w ──NIC of w ══ NIC of x──▶ slot on x ──pull──▶ v
+ *      u ──push──▶ slot on w̄ ──NIC of w ══ NIC of x──▶ slot on x̄ ──pull──▶ v
  *
- * The level: no NIC can carry less than its node's average, and nothing is gained below what the other lines need
- * anyway. A GPU keeps its own bytes up to the level and gives the rest, destination by destination, to the NICs of its
- * node that are below it, lowest first. Taken only if the bound of all lines, NVLink included, gets better.
+ * The own symmetric GPU's NIC does not help: both NICs would read slots on ū (a slot on u itself would be a copy within
+ * one GPU, on SMs), and one PCIe link feeds little more than one NIC.
+ * The level: a GPU keeps its own bytes up to it and gives the rest, destination by destination, to the NICs of its node
+ * that are below it. The lowest level at which all find room is searched, but none below what the other lines need
+ * anyway. Taken only if the bound of all lines, NVLink and PCIe included, gets better.
  */
 #include "sched/wires.h"
 
@@ -34,28 +36,56 @@ struct builder {
 	struct deal out, in;
 };
 
-static uint64_t average(const struct hoccl_layout *layout, const uint64_t *bytes, int node)
+/* Could every GPU of a node give away what it has above the level? Its own pair cannot take it. */
+static bool level_fits(const struct hoccl_layout *layout, const uint64_t *bytes, int node, uint64_t level)
 {
-	unsigned __int128 sum = 0;
-	int size = hoccl_layout_size(layout, node);
+	unsigned __int128 room = 0, excess = 0;
+
+	for (int i = layout->first[node]; i < layout->first[node + 1]; i++) {
+		uint64_t own = bytes[layout->member[i]];
+
+		room += own < level ? level - own : 0;
+		excess += own > level ? own - level : 0;
+	}
+	if (excess > room)
+		return false;
+	for (int i = layout->first[node]; i < layout->first[node + 1]; i++) {
+		int g = layout->member[i], pair = layout->pair[g];
+		uint64_t own = bytes[g] > level ? bytes[g] - level : 0;
+		uint64_t useless = pair >= 0 && bytes[pair] < level ? level - bytes[pair] : 0;
+
+		if (own && own + (unsigned __int128)useless > room)
+			return false;
+	}
+	return true;
+}
+
+/* The lowest level at which one direction of a node fits, to a part in 1024 of its busiest NIC. */
+static uint64_t node_level(const struct hoccl_layout *layout, const uint64_t *bytes, int node, uint64_t least)
+{
+	uint64_t low = least, high = 0;
 
 	for (int i = layout->first[node]; i < layout->first[node + 1]; i++)
-		sum += bytes[layout->member[i]];
-	return (uint64_t)((sum + (unsigned)size - 1) / (unsigned)size);
+		high = bytes[layout->member[i]] > high ? bytes[layout->member[i]] : high;
+	uint64_t step = high / 1024 + 1;
+
+	while (low + step < high) {
+		uint64_t middle = low + (high - low) / 2;
+
+		if (level_fits(layout, bytes, node, middle))
+			high = middle;
+		else
+			low = middle;
+	}
+	return high;
 }
 
 /* The least that the busiest NIC must carry, whatever is relayed; in bytes. */
 static uint64_t least_level(const struct hoccl_traffic *t, const struct hoccl_machine *machine)
 {
 	const struct hoccl_layout *layout = t->layout;
-	uint64_t level = 0, ns = 0;
+	uint64_t ns = 0;
 
-	for (int n = 0; n < layout->nodes; n++) {
-		uint64_t out = average(layout, t->off_out, n), in = average(layout, t->off_in, n);
-
-		level = out > level ? out : level;
-		level = in > level ? in : level;
-	}
 	for (int g = 0; g < layout->gpus; g++)
 		for (int l = 0; l < HOCCL_LINES; l++) {
 			bool pcie = l == HOCCL_LINE_PCIE_OUT || l == HOCCL_LINE_PCIE_IN;
@@ -64,9 +94,17 @@ static uint64_t least_level(const struct hoccl_traffic *t, const struct hoccl_ma
 
 			ns = line > ns ? line : ns;
 		}
-	uint64_t other = hoccl_rate_bytes(&machine->rate[HOCCL_LINE_NIC_OUT], ns);
+	uint64_t level = hoccl_rate_bytes(&machine->rate[HOCCL_LINE_NIC_OUT], ns);
 
-	return other > level ? other : level;
+	for (int n = 0; n < layout->nodes; n++) {
+		uint64_t out = node_level(layout, t->off_out, n, level);
+
+		level = out > level ? out : level;
+		uint64_t in = node_level(layout, t->off_in, n, level);
+
+		level = in > level ? in : level;
+	}
+	return level;
 }
 
 static void deal_init(struct deal *deal, const struct hoccl_layout *layout, const uint64_t *bytes, uint64_t level)
@@ -94,13 +132,16 @@ static int deal_next(struct deal *deal, const struct hoccl_layout *layout, int g
 	while (deal->next[node] < end && deal->room[layout->member[deal->next[node]]] < LEAST_PIECE)
 		deal->next[node]++;
 	*part = bytes;
-	if (deal->next[node] == end)
-		return gpu;
-	int helper = layout->member[deal->next[node]];
+	for (int i = deal->next[node]; i < end; i++) {
+		int helper = layout->member[i];
 
-	*part = bytes < deal->room[helper] ? bytes : deal->room[helper];
-	deal->room[helper] -= *part;
-	return helper;
+		if (helper == layout->pair[gpu] || helper == gpu || deal->room[helper] < LEAST_PIECE)
+			continue;
+		*part = bytes < deal->room[helper] ? bytes : deal->room[helper];
+		deal->room[helper] -= *part;
+		return helper;
+	}
+	return gpu;
 }
 
 static int add_piece(struct builder *b, const struct hoccl_path *path, uint64_t bytes, uint64_t offset)
