@@ -481,6 +481,8 @@ static void copy_ends(struct sim *s, int gpu, int engine)
 		at(s, seen, SELF_STAGED, gpu, c->item, c->bytes);
 	if (c->out >= 0 || c->in >= 0)
 		share_links(s, s->layout->node[gpu]);
+	if (c->task == FORWARD)		/* another sender may be next at that NIC */
+		kick_senders(s, wire_of(s, c->item)->path.out);
 	if (c->last && takes_turns(s, &s->plan->local[c->item]))
 		pass_turn(s, c->item);
 	kick_tx(s, gpu);

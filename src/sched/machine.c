@@ -45,7 +45,7 @@ uint64_t hoccl_rate_time(const struct hoccl_rate *rate, uint64_t bytes)
 
 uint64_t hoccl_rate_bytes(const struct hoccl_rate *rate, uint64_t ns)
 {
-	unsigned __int128 bytes = (unsigned __int128)ns * rate->bytes_per_s / GIGA;
+	unsigned __int128 bytes = ((unsigned __int128)ns << SCALE) / rate->ns_scaled;
 
 	return bytes > UINT64_MAX ? UINT64_MAX : (uint64_t)bytes;
 }

@@ -47,7 +47,7 @@ struct hoccl_rate hoccl_rate_of(uint64_t bytes_per_s);
 /* Nanoseconds for `bytes`, rounded up, at most HOCCL_TIME_MAX. */
 uint64_t hoccl_rate_time(const struct hoccl_rate *rate, uint64_t bytes);
 
-/* Whole bytes that pass in `ns`, at most UINT64_MAX. */
+/* The most bytes whose time is at most `ns` (ns up to HOCCL_TIME_MAX), at most UINT64_MAX. */
 uint64_t hoccl_rate_bytes(const struct hoccl_rate *rate, uint64_t ns);
 
 /* The rate of one inter-node flow alone: the slowest of all that it passes through. */

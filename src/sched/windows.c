@@ -14,6 +14,7 @@
 
 #define MOST_WINDOWS 16
 #define LEAST_WINDOW_NS 250000
+#define LEAST_WINDOW_STARTS 32	/* so that pieces are not cut up for nothing */
 
 struct windows {
 	const struct hoccl_wires *wires;
@@ -67,7 +68,8 @@ static void add_wire(struct windows *w, const struct hoccl_slotted *item)
 int hoccl_fill_windows(struct hoccl_fill *f, const struct hoccl_wires *wires, const struct hoccl_list *list,
 		       struct hoccl_windows *out)
 {
-	uint64_t count = list->end_ns / LEAST_WINDOW_NS;
+	uint64_t least = LEAST_WINDOW_STARTS * f->machine->start_ns;
+	uint64_t count = list->end_ns / (least > LEAST_WINDOW_NS ? least : LEAST_WINDOW_NS);
 	size_t gpus = (size_t)wires->layout->gpus;
 	struct windows w = {.wires = wires};
 	int status = 0;
