@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define LINE_LIMIT ((uint64_t)INT64_MAX)
-#define BOUND_LIMIT ((uint64_t)1 << 58)	/* ns, nine years; leaves room to add up any schedule's time */
+#define BOUND_LIMIT ((uint64_t)1 << 59)	/* ns, 18 years; leaves room to add up any schedule's time */
 
 int hoccl_layout_slot(const struct hoccl_layout *layout, int gpu, int nic)
 {

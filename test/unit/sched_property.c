@@ -89,7 +89,7 @@ static void draw_pattern(struct test_case *t)
 
 	while (hoccl_pattern_names[names])
 		names++;
-	hoccl_pattern_init(&t->pattern, t->number % 3 ? hoccl_pattern_names[draw(t, (uint64_t)names)] : "stochastic");
+	hoccl_pattern_init(&t->pattern, draw(t, 3) ? hoccl_pattern_names[draw(t, (uint64_t)names)] : "stochastic");
 	t->pattern.seed = t->number;
 	t->pattern.line = UINT64_C(1) << (10 + draw(t, 25));
 	if (!draw(t, 16))
@@ -123,7 +123,7 @@ static struct hoccl_plan *make(struct test_case *t, enum hoccl_plan_method metho
 		return NULL;
 	}
 	t->fault = hoccl_check_plan(plan, &t->layout, &t->machine, t->c);
-	if (!t->fault && t->number % 16 == 0) {
+	if (!t->fault && !draw(t, 16)) {
 		if (hoccl_plan_make(&again, &t->layout, &t->machine, t->c, &options, &error) ||
 		    hoccl_plan_hash(plan) != hoccl_plan_hash(again))
 			t->fault = "the same plan is not the same";
@@ -149,9 +149,17 @@ static uint64_t flows_most(const struct test_case *t)
 	return (uint64_t)most;
 }
 
-/* A self copy through host memory competes with the wires for a PCIe link that is hardly faster than the NIC. */
-static bool host_self(const struct test_case *t)
+/*
+ * Lines that wires and native traffic share, and that are hardly faster than the NIC: the wires are ordered without
+ * regard to them, so the plan may be a good deal above the bound. A self copy through host memory is one such case, an
+ * NVLink that does not carry two wires' forwarding copies another.
+ */
+static bool shared_line_slow(const struct test_case *t)
 {
+	const struct hoccl_rate *rate = t->machine.rate;
+
+	if (rate[HOCCL_LINE_NVLINK_OUT].bytes_per_s < 2 * rate[HOCCL_LINE_NIC_OUT].bytes_per_s * 3 / 2)
+		return true;
 	for (int g = 0; g < t->layout.gpus; g++)
 		if (t->layout.pair[g] == HOCCL_PAIR_HOST && t->c[g * t->layout.gpus + g])
 			return true;
@@ -166,18 +174,18 @@ static const char *check_quality(const struct test_case *t, const struct hoccl_p
 
 	if (over > 2 * plan->relay_bound_ns + 4 * starts + 1000)
 		return "the plan takes more than three times the bound";
-	if (t->layout.gpus <= 8 && !host_self(t) && t->machine.start_ns <= 3800 && plan->bound_ns > 20000000 &&
-	    over > plan->relay_bound_ns / 50)
-		return "more than 1.02 times the bound at 8 GPUs";
+	if (t->layout.gpus <= 8 && !shared_line_slow(t) && t->machine.start_ns <= 3800 && plan->bound_ns > 20000000 &&
+	    over > plan->relay_bound_ns / (plan->relayed ? 10 : 50))
+		return "more than 1.02 times the bound (1.1 with relay) at 8 GPUs";
 	return NULL;
 }
 
 /* Splitting can beat the optimum without splitting; not splitting well must not lose more than a little. */
 static const char *check_optimum(const struct test_case *t, const struct hoccl_plan *plan)
 {
-	uint64_t best = hoccl_check_optimum(&t->layout, &t->machine, t->c), slack = 4 * t->machine.start_ns + 100;
+	uint64_t best = hoccl_check_optimum(&t->layout, &t->machine, t->c), slack = 8 * t->machine.start_ns + 100;
 
-	if (!best || plan->relayed || host_self(t))
+	if (!best || plan->relayed || shared_line_slow(t))
 		return NULL;
 	best = best > plan->bound_ns ? best : plan->bound_ns;
 	if (plan->makespan_ns > best + best / 50 + slack) {
@@ -204,19 +212,17 @@ static const char *check_simulation(const struct test_case *t, const struct hocc
 
 static void check_methods(struct test_case *t)
 {
-	bool relay = draw(t, 2), small = t->layout.gpus <= 16 && t->pattern.line <= UINT64_C(1) << 28;
+	bool relay = draw(t, 2), both = !draw(t, t->layout.gpus < 256 ? 4 : 8), small = t->layout.gpus <= 16 && t->pattern.line <= UINT64_C(1) << 28;
 	struct hoccl_plan *plan = make(t, HOCCL_PLAN_AUTO, relay);
 
 	if (!t->fault)
 		t->fault = check_quality(t, plan);
-	if (!t->fault && t->layout.gpus <= 4 && !t->layout.pair[0])
+	if (!t->fault && t->layout.gpus <= 4)
 		t->fault = check_optimum(t, plan);
-	if (!t->fault && t->layout.gpus <= 4 && t->number % 4 == 0)
-		t->fault = check_optimum(t, plan);
-	if (!t->fault && small && t->number % 8 == 0)
-		t->fault = check_simulation(t, plan, t->number % 16 != 0);
+	if (!t->fault && small && !draw(t, 8))
+		t->fault = check_simulation(t, plan, draw(t, 2));
 	hoccl_plan_free(plan);
-	for (enum hoccl_plan_method m = HOCCL_PLAN_PEEL; m <= HOCCL_PLAN_LIST && !t->fault && t->number % 4 == 1; m++)
+	for (enum hoccl_plan_method m = HOCCL_PLAN_PEEL; m <= HOCCL_PLAN_LIST && !t->fault && both; m++)
 		hoccl_plan_free(make(t, m, relay));
 }
 
