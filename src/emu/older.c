@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The older versions of functions (cuda_older.h), as thin calls of the present ones. */
+#include "emu.h"
+
 #pragma GCC visibility push(default)
 #include "cuda_older.h"
 #pragma GCC visibility pop
-
-#include "emu.h"
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
