@@ -294,7 +294,7 @@ bool emu_engines_step(uint64_t now, uint64_t *next_ns)
 {
     bool worked = sm_step();
     for (int d = 0; d < emu.devices; d++)
-        for (enum emu_class class = EMU_PUSH; class < EMU_CLASSES; class++)
+        for (enum emu_class class = EMU_PUSH; class < EMU_CLASSES; class ++)
             worked |= engine_step(emu.device[d], class, now, next_ns);
     return worked;
 }

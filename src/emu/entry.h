@@ -10,8 +10,8 @@
 #define EMU_PREFIXED(name) emu_##name
 #define EMU(name) EMU_PREFIXED(name)
 
-CUresult emu_fault_call(const char *name);     /* fault.c */
-void emu_stream_own_default(int change);       /* stream.c */
+CUresult emu_fault_call(const char *name); /* fault.c */
+void emu_stream_own_default(int change);   /* stream.c */
 CUstream emu_stream_own(CUstream stream);
 
 #endif

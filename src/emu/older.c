@@ -26,8 +26,8 @@ CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
     return cuEventElapsedTime_v2(ms, start, end);
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
-                            size_t *indices, size_t nattrs, size_t *failed, CUstream s)
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                            CUmemcpyAttributes *attrs, size_t *indices, size_t nattrs, size_t *failed, CUstream s)
 {
     CUresult result = cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, indices, nattrs, s);
     if (result != CUDA_SUCCESS && failed)
