@@ -66,7 +66,7 @@ static HOCCL_Result check_peer(struct hoccl_flow *f)
         return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has aborted the communicator", hoccl_flow_name(f, name, sizeof name),
                           p->rank);
     case HOCCL_BOARD_CLOSED:
-        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has called HOCCL_Finalize and will never post its side",
+        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has left (HOCCL_Finalize, HOCCL_CommDestroy) and will never post its side",
                           hoccl_flow_name(f, name, sizeof name), p->rank);
     case HOCCL_BOARD_OPEN:
         break;
