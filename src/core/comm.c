@@ -243,6 +243,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         return HOCCL_ERR_MEMORY;
     c->rank = boot->rank;
     c->size = boot->size;
+    c->collectives = hoccl_settings.first_sequence;
     hoccl_list_init(&c->inbox);
     hoccl_list_init(&c->busy_streams);
     hoccl_list_init(&c->watched);

@@ -56,6 +56,7 @@ struct hoccl_comm {
     uint32_t busy; /* 1: a thread is in a call of this communicator */
     struct hoccl_comm_stream *streams;
     int streams_used;
+    uint64_t collectives; /* posted so far: the number of the last one */
 
     /* Calling thread → progress thread. */
     pthread_mutex_t inbox_lock;
