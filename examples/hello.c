@@ -6,7 +6,8 @@
  * A round is one group of four operations on two streams. Behind it stands, on the same streams, the copy to the host
  * that is checked: it must see what was received. What is sent differs from round to round, so a byte that
  * was left over from the round before is noticed. With two ranks both neighbours are the same rank: operations
- * between a pair of ranks match in posting order, so what goes right is received from the left first. */
+ * between a pair of ranks match in posting order, so what goes right is received from the left first. A single rank is
+ * its own neighbour. */
 #include "common.h"
 
 #include <getopt.h>
@@ -113,11 +114,26 @@ static void look_behind(const struct neighbour *neighbour, size_t bytes)
     check_cuda(cuMemcpyDtoHAsync(neighbour->seen, neighbour->in, bytes, neighbour->stream), "cuMemcpyDtoHAsync");
 }
 
+/* Wait until both neighbours have come, with messages of no bytes, so that the exchange is timed without them. */
+static void meet(const struct neighbour *left, const struct neighbour *right)
+{
+    check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+    send_to(right, 0);
+    send_to(left, 0);
+    receive_from(left, 0);
+    receive_from(right, 0);
+    check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
+    check_cuda(cuStreamSynchronize(left->stream), "cuStreamSynchronize");
+    check_cuda(cuStreamSynchronize(right->stream), "cuStreamSynchronize");
+}
+
 /* One exchange; returns its seconds. */
 static double exchange(const struct neighbour *left, const struct neighbour *right, size_t bytes)
 {
-    double start = now(), seconds;
+    double start, seconds;
 
+    meet(left, right);
+    start = now();
     check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
     send_to(right, bytes);
     send_to(left, bytes);
@@ -158,8 +174,6 @@ int main(int argc, char **argv)
     struct job job;
 
     job_open(&job);
-    if (job.size < 2)
-        fail("one rank has nobody to talk to (this version sends nothing to itself): mpirun -np 2 %s", argv[0]);
     neighbour_open(&left, (job.rank - 1 + job.size) % job.size, options.bytes);
     neighbour_open(&right, (job.rank + 1) % job.size, options.bytes);
 

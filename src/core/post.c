@@ -23,17 +23,18 @@ static HOCCL_Result check_stream(const struct hoccl_request *q)
     return hoccl_driver_check(e, "stream %p", (void *)q->stream);
 }
 
-static HOCCL_Result check_piece(struct hoccl_request *q)
+/* How the sender will get at a receive buffer. */
+static HOCCL_Result make_reachable(struct hoccl_request *q)
 {
-    const struct hoccl_comm *c = q->comm;
-    return hoccl_memory_check(&c->gpu->device, &c->gpu->exports, q->address, q->header.bytes,
-                              !q->is_send && !c->peers[q->peer].same_process, &q->memory);
+    const struct hoccl_peer *p = &q->comm->peers[q->peer];
+    if (p->same_gpu && !q->memory.host)
+        return HOCCL_SUCCESS; /* staged, whatever it is */
+    return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);
 }
 
-/* From the first to the last byte that the requests of one direction touch; does another process write there? */
+/* From the first to the last byte that the requests of one direction touch. */
 struct span {
     uintptr_t low, high;
-    bool export;
     size_t pieces;
 };
 
@@ -41,42 +42,35 @@ static struct span span_of(const struct hoccl_request *q, size_t n, bool is_send
 {
     struct span s = {.low = UINTPTR_MAX};
     for (size_t i = 0; i < n; i++) {
-        uintptr_t low = (uintptr_t)q[i].address;
-        if (q[i].is_send != is_send || !q[i].header.bytes)
+        uintptr_t low = (uintptr_t)q[i].address, high = low + q[i].header.bytes;
+        if (q[i].is_send != is_send || low == high)
             continue;
         s.pieces++;
-        s.export |= !is_send && !q->comm->peers[q[i].peer].same_process;
         s.low = low < s.low ? low : s.low;
-        s.high = low + q[i].header.bytes > s.high ? low + q[i].header.bytes : s.high;
+        s.high = high > s.high ? high : s.high;
     }
     return s;
-}
-
-static void take_piece(struct hoccl_request *q, const struct span *s, const struct hoccl_memory *whole)
-{
-    q->memory = *whole;
-    q->memory.offset += (uintptr_t)q->address - s->low;
 }
 
 /* One question to the driver for all pieces of a buffer (it costs as much as the rest of the call); each by itself only
  * where the whole is not one allocation: pieces with gaps between them may lie in several, and one may be wrong. */
 static HOCCL_Result check_memory(struct hoccl_request *q, size_t n, bool is_send)
 {
-    const struct hoccl_comm *c = q->comm;
+    const struct hoccl_device *device = &q->comm->gpu->device;
     struct span s = span_of(q, n, is_send);
-    struct hoccl_memory whole = {0};
+    struct hoccl_memory whole;
+    bool one = s.pieces > 1 && !hoccl_memory_check(device, (const void *)s.low, s.high - s.low, &whole);
     HOCCL_Result r = HOCCL_SUCCESS;
-    if (s.pieces > 1)
-        r = hoccl_memory_check(&c->gpu->device, &c->gpu->exports, (const void *)s.low, s.high - s.low, s.export, &whole);
-    bool one = s.pieces > 1 && !r;
-    r = HOCCL_SUCCESS;
     for (size_t i = 0; i < n && !r; i++) {
         if (q[i].is_send != is_send || !q[i].header.bytes)
             continue;
-        if (one)
-            take_piece(&q[i], &s, &whole);
-        else
-            r = check_piece(&q[i]);
+        if (one) {
+            q[i].memory = whole;
+            q[i].memory.offset += (uintptr_t)q[i].address - s.low;
+        } else
+            r = hoccl_memory_check(device, q[i].address, q[i].header.bytes, &q[i].memory);
+        if (!r && !is_send)
+            r = make_reachable(&q[i]);
     }
     return r;
 }
@@ -86,8 +80,6 @@ static HOCCL_Result check_peer(const struct hoccl_request *q)
     const struct hoccl_comm *c = q->comm;
     if (q->peer < 0 || q->peer >= c->size)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "peer %d: the communicator has ranks 0 to %d", q->peer, c->size - 1);
-    if (q->peer == c->rank)
-        return hoccl_fail(HOCCL_ERR_UNSUPPORTED, "rank %d sends to or receives from itself: not in this version", c->rank);
     return HOCCL_SUCCESS;
 }
 

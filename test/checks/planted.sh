@@ -62,8 +62,6 @@ clean_tree && echo '#define LEAVE goto end' >>include/hoccl.h
 planted macros 'hoccl.h:13: a macro hides a jump'
 clean_tree && echo '__attribute__((visibility("default"))) int stray; int stray;' >>src/base/base.c && build_library
 planted exports 'exports stray'
-clean_tree && echo 'HOCCL_API int HOCCL_Two(void);' >>include/hoccl.h
-planted exports 'lacks HOCCL_Two'
 clean_tree && echo 'size_t base_two(void);' >>src/base/base.h
 planted headers 'src/base/base.h: does not compile alone'
 clean_tree && echo 'int HOCCL_Two(int class);' >>include/hoccl.h
