@@ -48,6 +48,8 @@ struct hoccl_comm {
     struct hoccl_list link; /* in the proxy's list */
     struct hoccl_board *board;
     size_t board_bytes;
+    int board_fd;
+    struct hoccl_stage stage; /* in the board; progress thread */
     bool shared; /* the board's sharers have been counted, this rank among them */
     struct hoccl_peer *peers; /* size of them */
     struct hoccl_link *links; /* size of them */

@@ -23,13 +23,24 @@ static HOCCL_Result check_stream(const struct hoccl_request *q)
     return hoccl_driver_check(e, "stream %p", (void *)q->stream);
 }
 
+/* How the sender will get at a receive buffer. */
+static HOCCL_Result make_reachable(struct hoccl_request *q)
+{
+    const struct hoccl_peer *p = &q->comm->peers[q->peer];
+    if (p->same_gpu && !q->memory.host)
+        return HOCCL_SUCCESS; /* staged, whatever it is */
+    return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);
+}
+
 static HOCCL_Result check_entered(struct hoccl_request *q)
 {
     HOCCL_Result r = check_stream(q);
     if (r || !q->header.bytes)
         return r;
-    return hoccl_memory_check(&q->comm->gpu->device, &q->comm->gpu->exports, q->address, q->header.bytes,
-                              !q->is_send && !q->comm->peers[q->peer].same_process, &q->memory);
+    r = hoccl_memory_check(&q->comm->gpu->device, q->address, q->header.bytes, &q->memory);
+    if (!r && !q->is_send)
+        r = make_reachable(q);
+    return r;
 }
 
 HOCCL_Result hoccl_request_check(struct hoccl_request *request)
@@ -41,8 +52,6 @@ HOCCL_Result hoccl_request_check(struct hoccl_request *request)
         return r;
     if (request->peer < 0 || request->peer >= c->size)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "peer %d: the communicator has ranks 0 to %d", request->peer, c->size - 1);
-    if (request->peer == c->rank)
-        return hoccl_fail(HOCCL_ERR_UNSUPPORTED, "rank %d sends to or receives from itself: not in this version", c->rank);
     r = hoccl_device_enter(&c->gpu->device, &pushed);
     if (r)
         return r;

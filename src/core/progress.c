@@ -232,12 +232,18 @@ bool hoccl_comm_idle(const struct hoccl_comm *comm)
 
 static bool waits_for_engine(const struct hoccl_comm *comm)
 {
-    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next) {
-        enum hoccl_flow_state s = hoccl_entry(l, struct hoccl_flow, link)->state;
-        if (s == HOCCL_FLOW_PUSHING || s == HOCCL_FLOW_OPENING)
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next)
+        if (hoccl_flow_busy(hoccl_entry(l, struct hoccl_flow, link)))
             return true;
-    }
     return false;
+}
+
+static bool stalled(const struct hoccl_gpu *g, uint64_t now)
+{
+    bool any = false;
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        any |= hoccl_engine_stalled(&g->engine[i], now) > hoccl_settings.timeout;
+    return any;
 }
 
 void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
@@ -255,7 +261,7 @@ void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
                                          "another thread of this process sits in cudaFree, cudaFreeHost or a module load behind "
                                          "a stream that waits; the streams have been released",
                                          (unsigned long long)(limit / HOCCL_S)));
-    else if (hoccl_engine_stalled(&g->push, now) > limit)
+    else if (stalled(g, now))
         hoccl_comm_fail(comm, hoccl_fail(HOCCL_ERR_TIMEOUT, "a copy of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
                                          (unsigned long long)(limit / HOCCL_S)));
 }

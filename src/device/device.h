@@ -25,13 +25,15 @@ void hoccl_device_close(struct hoccl_device *device);
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed);
 void hoccl_device_leave(bool pushed);
 
-/* A small piece of the GPU's own memory, made by cuMemCreate so that freeing it never waits for parked streams. */
+/* A piece of GPU memory, made by cuMemCreate so that freeing it never waits for parked streams. */
 struct hoccl_device_memory {
     CUdeviceptr address;
     size_t bytes;
     CUmemGenericAllocationHandle handle;
 };
-HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, size_t bytes, struct hoccl_device_memory *memory);
+/* On GPU `where` (an ordinal, the device's own or another; no context is needed there), for copies by `device`. */
+HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
+                                      struct hoccl_device_memory *memory);
 void hoccl_device_memory_close(struct hoccl_device_memory *memory);
 
 #endif

@@ -15,9 +15,23 @@
 #define MAGIC 0x48434f42u /* "BOCH" */
 #define VERSION 1u
 
+#define PAGE ((size_t)4096)
+
+/* The mailboxes, to a whole page; behind them the staging area. */
+static size_t mail_bytes(int size)
+{
+    size_t n = sizeof(struct hoccl_board) + (size_t)size * HOCCL_SLOTS * sizeof(struct hoccl_slot);
+    return (n + PAGE - 1) / PAGE * PAGE;
+}
+
 static size_t board_bytes(int size)
 {
-    return sizeof(struct hoccl_board) + (size_t)size * HOCCL_SLOTS * sizeof(struct hoccl_slot);
+    return mail_bytes(size) + HOCCL_STAGE_AREA;
+}
+
+char *hoccl_board_stage(struct hoccl_board *board, size_t bytes)
+{
+    return (char *)board + bytes - HOCCL_STAGE_AREA;
 }
 
 /* The tag that each slot would carry from the round before the first. */
@@ -26,7 +40,7 @@ static void set_tags(struct hoccl_board *board, int size, uint32_t first)
     for (int p = 0; p < size; p++)
         for (uint32_t n = first; n != first + HOCCL_SLOTS; n++) {
             struct hoccl_slot *s = &board->slots[p][n % HOCCL_SLOTS];
-            s->grant.tag = s->answer.tag = n - HOCCL_SLOTS;
+            s->grant.tag = s->offer.tag = s->receipt.tag = s->receipt.staged = s->answer.tag = n - HOCCL_SLOTS;
         }
 }
 
@@ -36,11 +50,11 @@ HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **b
     int f = memfd_create("hoccl-board", MFD_CLOEXEC);
     if (f < 0)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "memfd_create: %m");
-    int e = posix_fallocate(f, 0, (off_t)n);
+    int e = ftruncate(f, (off_t)n) ? errno : posix_fallocate(f, 0, (off_t)mail_bytes(size));
     if (e) {
         close(f);
-        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of shared memory for the mailboxes of %d ranks: %s", n, size,
-                          strerror(e));
+        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of shared memory for the mailboxes of %d ranks: %s", mail_bytes(size),
+                          size, strerror(e));
     }
     struct hoccl_board *b = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
     if (b == MAP_FAILED) {
@@ -84,10 +98,9 @@ void hoccl_board_share(struct hoccl_board *board, uint32_t ranks)
     hoccl_fetch_add(&board->status.sharers, ranks);
 }
 
-void hoccl_board_leave(struct hoccl_board *board, size_t bytes)
+bool hoccl_board_leave(struct hoccl_board *board)
 {
-    if (hoccl_fetch_add(&board->status.sharers, -1u) == 1)
-        hoccl_board_unmap(board, bytes);
+    return hoccl_fetch_add(&board->status.sharers, -1u) == 1;
 }
 
 void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text)
