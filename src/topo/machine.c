@@ -9,7 +9,8 @@
  * below one switch, with a common host bridge below one root. (hwloc's own common ancestor compares depths, which are
  * special values for I/O objects.)
  *
- * Ranks of a node may be confined to different cores, and still must see the same machine: disallowed parts are kept. */
+ * Ranks of a node may be confined to different cores, and still must see the same machine: disallowed parts are kept.
+ */
 #include "topo/machine.h"
 
 #include "base/error.h"
@@ -25,7 +26,8 @@
 #define CLASS_DISPLAY_3D 0x0302
 #define PORT_ACTIVE 4 /* IBV_PORT_ACTIVE */
 
-/* ---- loading ------------------------------------------------------------------------------------------------------ */
+/* ---- loading ------------------------------------------------------------------------------------------------------
+ */
 
 /* The version that an XML file claims: 1 where none is written, 0 if it is no topology. */
 static int xml_version(const char *file)
@@ -102,7 +104,8 @@ static HOCCL_Result load(const char *file, hwloc_topology_t *out)
     return r;
 }
 
-/* ---- finding devices ------------------------------------------------------------------------------------------------- */
+/* ---- finding devices
+ * ------------------------------------------------------------------------------------------------- */
 
 static struct hoccl_pci pci_of(hwloc_obj_t o)
 {
@@ -181,7 +184,8 @@ static void count_ports(hwloc_obj_t o, struct hoccl_topo_nic *nic)
 {
     const char *state;
     char key[32];
-    for (int port = 1; snprintf(key, sizeof key, "Port%dState", port), (state = hwloc_obj_get_info_by_name(o, key)); port++) {
+    for (int port = 1; snprintf(key, sizeof key, "Port%dState", port), (state = hwloc_obj_get_info_by_name(o, key));
+         port++) {
         nic->ports = port;
         nic->active += atoi(state) == PORT_ACTIVE;
     }
@@ -200,7 +204,8 @@ static void describe_nic(hwloc_topology_t t, hwloc_obj_t o, struct hoccl_topo_ni
     count_ports(o, nic);
 }
 
-/* ---- the ways between them ------------------------------------------------------------------------------------------- */
+/* ---- the ways between them
+ * ------------------------------------------------------------------------------------------- */
 
 static bool is_below(hwloc_obj_t o, hwloc_obj_t bridge)
 {
@@ -265,7 +270,8 @@ static HOCCL_Result measure(hwloc_topology_t t, struct hoccl_topo *topo, hwloc_o
     return HOCCL_SUCCESS;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------- */
+/* ---- all of it
+ * ------------------------------------------------------------------------------------------------------- */
 
 static HOCCL_Result list_nics(hwloc_topology_t t, struct hoccl_topo *topo, int n, hwloc_obj_t *object)
 {

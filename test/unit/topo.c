@@ -119,7 +119,8 @@ static void switches_behind_switches_without_nic(void **state)
 static void pairs_over_an_outer_switch(void **state)
 {
     (void)state;
-    struct hoccl_topo *t = open_for("no-nic", (const char *const[]){"0000:AA:00.0", "0000:29:00.0", "0000:a5:00.0", "25:00.0", NULL});
+    struct hoccl_topo *t =
+        open_for("no-nic", (const char *const[]){"0000:AA:00.0", "0000:29:00.0", "0000:a5:00.0", "25:00.0", NULL});
     check_symmetric(t, 4, (const int[]){2, 3, 0, 1});
     assert_int_equal(t->others, 4);
     hoccl_topo_close(t);
@@ -135,8 +136,8 @@ static void a_flat_virtual_machine(void **state)
     hoccl_topo_close(t);
 }
 
-/* One of three GPUs below a switch stays alone; GPUs elsewhere are no substitute. The NICs there are shared out, also to
- * the GPU that is far from all. A VGA-class device of NVIDIA is a GPU too. */
+/* One of three GPUs below a switch stays alone; GPUs elsewhere are no substitute. The NICs there are shared out, also
+ * to the GPU that is far from all. A VGA-class device of NVIDIA is a GPU too. */
 static void odd_counts(void **state)
 {
     (void)state;
@@ -187,8 +188,8 @@ static void nics_that_cannot_be_used(void **state)
 static void gpus_that_the_caller_names(void **state)
 {
     (void)state;
-    struct hoccl_topo *t =
-        open_for("two-gpus-a-nic", (const char *const[]){"0000:9B:00.0", "0000:19:00.0", "0000:9b:00.0", "0000:1A:00.0", NULL});
+    struct hoccl_topo *t = open_for(
+        "two-gpus-a-nic", (const char *const[]){"0000:9B:00.0", "0000:19:00.0", "0000:9b:00.0", "0000:1A:00.0", NULL});
     check_symmetric(t, 3, (const int[]){-1, 2, 1});
     check_nics(t, (const char *const[]){"mlx5_1", "mlx5_0", "mlx5_0"});
     assert_int_equal(t->others, 1);
@@ -274,8 +275,9 @@ static void this_machine(void **state)
 static void pci_names(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",         "5d",          "5d:00",        "0000:5d:00", "0000:5d:00.0 ", " 0:0:0.0",   "0000:5d:20.0",
-                                      "5d:00.8", "0000:5d:00.", "0000:5d:00.00", "x:5d:00.0",  "0000:5d:-1.0", "0000:5d:00:0"};
+    static const char *const bad[] = {"",          "5d",           "5d:00",       "0000:5d:00",  "0000:5d:00.0 ",
+                                      " 0:0:0.0",  "0000:5d:20.0", "5d:00.8",     "0000:5d:00.", "0000:5d:00.00",
+                                      "x:5d:00.0", "0000:5d:-1.0", "0000:5d:00:0"};
     struct hoccl_pci a, b;
     char text[HOCCL_PCI_TEXT];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
