@@ -56,11 +56,11 @@ static HOCCL_Result unreadable(const char *file)
                       version ? "it is damaged" : "it is no XML file of hwloc");
 }
 
-/* hwloc's plugins that would start CUDA, OpenCL or an X server's client are kept out; where one is not installed that
- * is an error of no interest. */
+/* Keep out hwloc's plugins that would start CUDA, OpenCL or an X client, and that for PCI: without it hwloc reads PCI
+ * devices from sysfs itself, which does not leak. Refusing one that is not installed is an error of no interest. */
 static void keep_quiet(hwloc_topology_t t)
 {
-    static const char *const plugins[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"};
+    static const char *const plugins[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl", "pci"};
     for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
         hwloc_topology_set_components(t, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugins[i]);
 }
