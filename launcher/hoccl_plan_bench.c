@@ -5,7 +5,8 @@
  * Two topologies: nodes of eight (at G = 8 two of four), and one GPU a node, where all traffic is between nodes and
  * nothing but the NICs matters. Longest line 4 GiB, h800 model, 3.8 µs a flow or stage, none of it in the bound; relay
  * off, as it moves the bound. `start_ratio` is the bound plus one start-up for each flow of the busiest NIC, over the
- * bound: no schedule that starts every flow once can be below it. Algorithm 1 in full is timed apart from production.
+ * bound: no schedule that starts every flow once can be below it. Algorithm 1 in full is timed apart from production. A
+ * time is processor time, the best of five calls on the same matrix, the worst of the seeds.
  */
 #include "hoccl_plan_pattern.h"
 #include "sched/plan.h"
@@ -17,6 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define REPEAT 5
+#define REPEAT_NS 200000000	/* longer ones are taken once */
 
 struct bench {
 	struct hoccl_layout layout;
@@ -38,7 +42,7 @@ static uint64_t now(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -78,7 +82,7 @@ static uint64_t start_bound(const struct bench *b, uint64_t bound)
 	return most;
 }
 
-static struct hoccl_plan *timed(const struct bench *b, enum hoccl_plan_method method, uint64_t *ns)
+static struct hoccl_plan *timed_once(const struct bench *b, enum hoccl_plan_method method, uint64_t *ns)
 {
 	struct hoccl_plan_options options = {method, false};
 	struct hoccl_plan_error error = {""};
@@ -89,22 +93,33 @@ static struct hoccl_plan *timed(const struct bench *b, enum hoccl_plan_method me
 		fprintf(stderr, "%s\n", error.text);
 		exit(1);
 	}
-	raise_time(ns, now() - begin);
+	*ns = now() - begin;
+	return plan;
+}
+
+/* A plan and the shortest of up to five times it takes, as other programs on the machine evict caches. */
+static struct hoccl_plan *timed(const struct bench *b, enum hoccl_plan_method method, uint64_t *worst)
+{
+	uint64_t best, ns;
+	struct hoccl_plan *plan = timed_once(b, method, &best);
+
+	for (int i = 1; i < REPEAT && best < REPEAT_NS; i++) {
+		hoccl_plan_free(plan);
+		plan = timed_once(b, method, &ns);
+		best = ns < best ? ns : best;
+	}
+	raise_time(worst, best);
 	return plan;
 }
 
 static void run_seed(struct bench *b, unsigned int seed, struct worst *w)
 {
 	struct hoccl_plan_error error = {""};
-	uint64_t ignored = 0;
-
 	b->pattern.seed = seed;
 	if (hoccl_pattern_fill(&b->pattern, &b->layout, b->c, &error)) {
 		fprintf(stderr, "%s\n", error.text);
 		exit(1);
 	}
-	if (seed == 1)	/* warms caches and the allocator, as a second call in a program finds them */
-		hoccl_plan_free(timed(b, HOCCL_PLAN_AUTO, &ignored));
 	struct hoccl_plan *plan = timed(b, HOCCL_PLAN_AUTO, &w->production_ns);
 
 	raise_to(&w->ratio, plan->makespan_ns, plan->bound_ns);
@@ -126,11 +141,11 @@ static void run_seed(struct bench *b, unsigned int seed, struct worst *w)
 
 static json_t *worst_json(const struct bench *b, const struct worst *w)
 {
-	return json_pack("{s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:i}", "pattern", b->pattern.name,
+	return json_pack("{s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:i}", "pattern", b->pattern.name,
 			 "bound_ms", (double)w->bound_ns / 1e6, "makespan_ratio", w->ratio, "production_us",
 			 (double)w->production_ns / 1e3, "production_used_stages", (json_int_t)w->peeled,
 			 "start_ratio", w->start_ratio, "list_ratio", w->list_ratio, "list_us",
-			 (double)w->list_ns / 1e3, "sum_tau_ratio", w->sum_ratio, "stages", (int)w->stages, "full_seeds",
+			 (double)w->list_ns / 1e3, "sum_tau_ratio", w->sum_ratio, "stages_makespan_ratio", w->loose_ratio, "stages", (int)w->stages, "full_seeds",
 			 (int)b->full_seeds, "full_us", (double)w->full_ns / 1e3, "seeds", (int)b->seeds);
 }
 
