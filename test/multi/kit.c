@@ -138,8 +138,8 @@ void kit_expect(HOCCL_Result got, HOCCL_Result want, const char *words, const ch
 
 static void mark_path(char *path, size_t bytes, const char *mark)
 {
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, bytes, "%s/mark-%s", folder ? folder : "/tmp", mark);
+    const char *folder = getenv("TMPDIR"), *run = getenv("PMIX_NAMESPACE");
+    snprintf(path, bytes, "%s/mark-%s-%s", folder ? folder : "/tmp", run ? run : "alone", mark);
 }
 
 void kit_tell(const char *mark)
