@@ -4,6 +4,7 @@
 #include "api/group.h"
 
 #include "api/handle.h"
+#include "api/make.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -26,6 +27,15 @@ static __thread struct {
 bool hoccl_group_is_open(void)
 {
     return group.depth > 0;
+}
+
+HOCCL_Result hoccl_group_note(HOCCL_Result result)
+{
+    if (group.depth && result && !group.failed) {
+        group.failed = result;
+        memcpy(group.text, hoccl_error_text(), sizeof group.text);
+    }
+    return result;
 }
 
 static size_t element_size(HOCCL_Datatype type)
@@ -131,11 +141,7 @@ HOCCL_Result hoccl_group_add(HOCCL_Comm comm, const void *buf, size_t count, HOC
         return r;
     if (!r)
         r = keep(&e);
-    if (r && !group.failed) {
-        group.failed = r;
-        memcpy(group.text, hoccl_error_text(), sizeof group.text);
-    }
-    return r;
+    return hoccl_group_note(r);
 }
 
 /* Take every communicator of the group; the requests' pointers are set anew, for a handle may have gone meanwhile. */
@@ -200,12 +206,18 @@ HOCCL_Result HOCCL_GroupEnd(void)
         return hoccl_fail(HOCCL_ERR_USAGE, "HOCCL_GroupEnd without HOCCL_GroupStart in this thread");
     if (--group.depth)
         return HOCCL_SUCCESS;
-    if (group.failed)
+    if (group.failed) {
+        hoccl_fail_again(group.failed, group.text);
+        hoccl_make_refuse();
         r = hoccl_fail_again(group.failed, group.text);
-    else if (group.count)
+    } else {
+        r = hoccl_make_all();
+    }
+    if (!r && group.count)
         r = post_entries();
     if (r && !group.failed)
         hoccl_fail_context(r, "HOCCL_GroupEnd");
+    hoccl_make_forget();
     free(group.entries);
     memset(&group, 0, sizeof group);
     return r;

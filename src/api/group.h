@@ -12,4 +12,7 @@ HOCCL_Result hoccl_group_add(HOCCL_Comm comm, const void *buf, size_t count, HOC
 /* Is a group open in this thread? */
 bool hoccl_group_is_open(void);
 
+/* A call inside a group has this result: if it is an error, the group's End will return it. Returns it too. */
+HOCCL_Result hoccl_group_note(HOCCL_Result result);
+
 #endif

@@ -7,6 +7,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,4 +215,17 @@ HOCCL_Result hoccl_settings_load(void)
     }
     check_names();
     return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_settings_load_once(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool loaded;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (!loaded)
+        r = hoccl_settings_load();
+    loaded = !r;
+    pthread_mutex_unlock(&lock);
+    return r;
 }

@@ -77,8 +77,8 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
         return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has aborted the communicator",
                           hoccl_flow_name(flow, name, sizeof name), p->rank);
     case HOCCL_BOARD_CLOSED:
-        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has given the communicator back (HOCCL_Finalize, HOCCL_CommDestroy) and "
-                          "will never post its side", hoccl_flow_name(flow, name, sizeof name), p->rank);
+        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has left (HOCCL_Finalize, HOCCL_CommDestroy) and will never post its side",
+                          hoccl_flow_name(flow, name, sizeof name), p->rank);
     case HOCCL_BOARD_OPEN:
         break;
     }
