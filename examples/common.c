@@ -131,6 +131,8 @@ void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
         pattern_make(piece, part, offset, pattern_key(message));
         check_cuda(cuMemcpyHtoD(to + offset, piece, part), "cuMemcpyHtoD");
     }
+    /* A copy from pageable memory may land after its call has returned, and non-blocking streams do not wait for it. */
+    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
     free(piece);
 }
 

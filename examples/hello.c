@@ -4,10 +4,10 @@
  *         rank - 1  <──── left stream ────>  rank  <──── right stream ────>  rank + 1
  *
  * A round is one group of four operations on two streams. Behind it stands, on the same streams, the copy to the host
- * that is checked: it must see what was received. What is sent differs from round to round, so a byte that
- * was left over from the round before is noticed. With two ranks both neighbours are the same rank: operations
- * between a pair of ranks match in posting order, so what goes right is received from the left first. A single rank is
- * its own neighbour. */
+ * that is checked: it must see what was received. What is sent differs from round to round, so a byte that was left
+ * over from the round before is noticed. With two ranks both neighbours are the same rank, with one it is the rank
+ * itself: operations between a pair of ranks match in posting order, so what goes right is received from the left
+ * first. */
 #include "common.h"
 
 #include <getopt.h>
@@ -174,6 +174,8 @@ int main(int argc, char **argv)
     struct job job;
 
     job_open(&job);
+    if (job.size == 1)
+        printf("one rank only: it sends to itself; mpirun -np 2 %s is more of a test\n", argv[0]);
     neighbour_open(&left, (job.rank - 1 + job.size) % job.size, options.bytes);
     neighbour_open(&right, (job.rank + 1) % job.size, options.bytes);
 

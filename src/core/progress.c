@@ -14,6 +14,7 @@
 #include "stream/parking.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 {
@@ -103,6 +104,23 @@ static bool watch_streams(struct hoccl_comm *comm)
     return moved;
 }
 
+/* A peer that has found a mismatch answers that flow, then fails as a whole, which another flow may notice first: both
+ * ends report the mismatch, so look for the answer before saying only that the peer has failed. */
+static HOCCL_Result find_reason(struct hoccl_comm *comm, HOCCL_Result result)
+{
+    char text[HOCCL_ERROR_TEXT];
+    if (result != HOCCL_ERR_PEER)
+        return result;
+    memcpy(text, hoccl_error_text(), sizeof text);
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next) {
+        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, link);
+        bool moved;
+        if (!f->is_send && f->state == HOCCL_FLOW_OFFERED && hoccl_flow_step(comm->gpu, f, &moved) == HOCCL_ERR_MISMATCH)
+            return HOCCL_ERR_MISMATCH;
+    }
+    return hoccl_fail_again(result, text);
+}
+
 static bool run_flows(struct hoccl_comm *comm)
 {
     struct hoccl_list *l, *next;
@@ -115,7 +133,7 @@ static bool run_flows(struct hoccl_comm *comm)
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {
-            hoccl_comm_fail(comm, r);
+            hoccl_comm_fail(comm, find_reason(comm, r));
             return true;
         }
         if (f->state != HOCCL_FLOW_DONE)

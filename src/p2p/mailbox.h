@@ -45,6 +45,8 @@ struct hoccl_flow_header {
     uint64_t operation;    /* number of the collective in the communicator; 0 for Send and Recv, which match in order */
     uint32_t kind;         /* enum hoccl_flow_kind */
     uint32_t element_size; /* told in messages; a difference alone is no error */
+    int32_t root;          /* of a collective that has one; else −1 */
+    uint32_t reserved;
 };
 
 /* What a flow is part of. */
@@ -85,7 +87,7 @@ struct hoccl_offer {
     uint32_t filled; /* STAGED: chunks that stand in the staging slots, counted from the flow's first */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
-#define HOCCL_FLOW_STAGES 4 /* most staging slots of one flow */
+#define HOCCL_FLOW_STAGES 8 /* most staging slots of one flow */
 
 struct hoccl_receipt {
     uint32_t tag;     /* PULL: published when the bytes have been pulled */
@@ -120,8 +122,6 @@ struct hoccl_board_status {
     uint32_t magic;
     uint32_t version;
     uint32_t state; /* enum hoccl_board_state; published after the text */
-    uint32_t registered; /* 1: the owner's process has registered the staging area (its threads) */
-    uint32_t sharers; /* ranks of the owner's process that still use this mapping (threads of that process) */
     uint32_t quiet; /* 1: after FAILED or ABORTED, nothing of the owner's is moving into other ranks' memory any more */
     char text[HOCCL_STATUS_TEXT]; /* why, when FAILED */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
@@ -139,8 +139,10 @@ _Static_assert(sizeof(struct hoccl_slot) == 6 * HOCCL_CACHE_LINE, "a slot is six
 _Static_assert((HOCCL_SLOTS & (HOCCL_SLOTS - 1)) == 0, "numbers wrap at a multiple of the ring's size");
 
 /* A board in a memfd of its own, its memory reserved (MEMORY with the bytes needed if it cannot be; the staging area only
- * when it is first used), its tags such that the flow `first` of no pair seems granted or answered. */
-HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd);
+ * when it is first used), its tags such that the flow `first` of no pair seems granted or answered. `number` is its name
+ * in this process. */
+HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd,
+                                uint64_t *number);
 
 /* The staging area of a board of `bytes` bytes: its last HOCCL_STAGE_AREA bytes. */
 char *hoccl_board_stage(struct hoccl_board *board, size_t bytes);
@@ -153,10 +155,11 @@ char *hoccl_board_stage(struct hoccl_board *board, size_t bytes);
 HOCCL_Result hoccl_board_map(int fd, size_t bytes, int size, struct hoccl_board **board);
 void hoccl_board_unmap(struct hoccl_board *board, size_t bytes);
 
-/* Ranks of one process use one mapping, the owner's: it says for how many (itself included), each leaves once; true
- * for the last one, who unmaps it. Who leaves may come before the owner has said. */
-void hoccl_board_share(struct hoccl_board *board, uint32_t ranks);
-bool hoccl_board_leave(struct hoccl_board *board);
+/* Ranks of one process use one mapping, the owner's: take the board of that number into use too; BOOTSTRAP if its owner
+ * has given up meanwhile. Everyone leaves once, the owner too, and says whether it had the staging area registered; true
+ * for the last one, who discards it (stage.h) and is told whether anyone had. */
+HOCCL_Result hoccl_board_join(uint64_t number, struct hoccl_board **board);
+bool hoccl_board_leave(struct hoccl_board *board, bool ready, bool *registered);
 
 /* The owner says how it is; the first FAILED text stays. */
 void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text);
