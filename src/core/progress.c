@@ -15,7 +15,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 {
