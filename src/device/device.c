@@ -30,7 +30,6 @@ static HOCCL_Result retain(int local_rank, struct hoccl_device *d)
                            d->ordinal);
     if (r)
         return r;
-    d->retained = true;
     return hoccl_driver_check(hoccl_driver.CtxSetCurrent(d->context), "cuCtxSetCurrent");
 }
 
@@ -46,18 +45,9 @@ HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device)
         r = retain(local_rank, &d);
     if (!r)
         r = describe(&d);
-    if (r)
-        hoccl_device_close(&d);
-    else
+    if (!r)
         *device = d;
     return r;
-}
-
-void hoccl_device_close(struct hoccl_device *device)
-{
-    if (device->retained)
-        hoccl_driver.DevicePrimaryCtxRelease(device->ordinal);
-    device->retained = false;
 }
 
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed)

@@ -21,7 +21,6 @@
     X(DeviceGetUuid, "cuDeviceGetUuid_v2", (CUuuid *, CUdevice))                                                       \
     X(DeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, CUdevice))                                               \
     X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))                                     \
-    X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (CUdevice))                                             \
     X(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext *))                                                                 \
     X(CtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                                                   \
     X(CtxGetDevice, "cuCtxGetDevice", (CUdevice *))                                                                    \
