@@ -2,7 +2,7 @@
 /*
  * How the ranks of a unique id find one another, and every way in which they do not: a rank that is missing, comes twice,
  * has another idea of the number of ranks, has no GPU, vanishes half-way; strangers at the listener. Also ranks in several
- * processes: this program runs itself again as "comm_meet ID NRANKS RANK…". HOCCL_INIT_TIMEOUT is 2 s.
+ * processes: this program runs itself again. HOCCL_INIT_TIMEOUT is 2 s.
  */
 #include "ranks.h"
 
@@ -364,15 +364,13 @@ static void test_maker_gone(void **state)
     HOCCL_Comm comm = HOCCL_COMM_NULL;
     int ends[2];
     double begun;
-    pid_t pid;
+    char end[16], *argv[] = {"comm_meet", end, NULL};
+    pid_t pid = 0;
 
     (void)state;
     assert_int_equal(pipe(ends), 0);
-    pid = fork();
-    if (!pid) {
-        HOCCL_Result r = HOCCL_GetUniqueId(&id);
-        _exit(r || write(ends[1], &id, sizeof id) != sizeof id);
-    }
+    snprintf(end, sizeof end, "%d", ends[1]);
+    assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ), 0);
     assert_int_equal(status_of(pid), 0);
     assert_int_equal(read(ends[0], &id, sizeof id), sizeof id);
     close(ends[0]);
@@ -390,10 +388,12 @@ static void test_nobody(void **state)
     int descriptors = 0, threads = 0;
 
     (void)state;
+    ok(HOCCL_GetUniqueId(&id));
+    sleep(3);
     ranks_hold(&descriptors, &threads);
     for (int i = 0; i < 10; i++)
         ok(HOCCL_GetUniqueId(&id));
-    assert_true(ranks_threads() == threads + 10);
+    assert_true(ranks_threads() >= threads + 10); /* the thread sanitizer may have begun one of its own */
     assert_true(ranks_settle(descriptors, threads));
 }
 
@@ -428,6 +428,14 @@ static int child(char **argv)
     return failed;
 }
 
+/* comm_meet DESCRIPTOR: make an id, write it there, and end at once. */
+static int make_id(int to)
+{
+    HOCCL_UniqueId id;
+
+    return HOCCL_GetUniqueId(&id) || write(to, &id, sizeof id) != sizeof id;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -442,5 +450,7 @@ int main(int argc, char **argv)
     setenv("HOCCL_INIT_TIMEOUT", "2", 1);
     if (argc == 5)
         return child(argv);
+    if (argc == 2)
+        return make_id(atoi(argv[1]));
     return cmocka_run_group_tests_name("meeting by unique id", tests, NULL, NULL);
 }
