@@ -97,7 +97,7 @@ install_packages() {
 generate() {
     if [ -f configure ] && [ -f Makefile.in ] &&
         [ -z "$(find configure.ac m4/hoccl_*.m4 -newer configure)" ] &&
-        [ -z "$(find Makefile.am include src launcher examples test -name 'Makefile*' -newer Makefile.in)" ]; then
+        [ -z "$(find Makefile.am include src launcher examples doc test -name 'Makefile*' -newer Makefile.in)" ]; then
         return 0
     fi
     step "generate configure" build/autoreconf.log autoreconf -fi
@@ -171,9 +171,14 @@ quickstart() {
 
 # ---- All tests ---------------------------------------------------------------------------------------------------
 
-# listed REASON: is it one of the lines of test/skips?
+# listed REASON: does a line of test/skips, a basic regular expression, describe it?
 listed() {
-    grep -v '^#' test/skips | grep -Fxq -- "$1"
+    grep -xq -f <(grep -v '^#' test/skips) -- - <<<"$1"
+}
+
+# reason LOG: why a test was skipped: the last line that it printed itself.
+reason() {
+    grep -v '^SKIP .*(exit status: 77)$' "$1" | tail -n 1 | sed 's/^SKIP: //'
 }
 
 # count DIR: add the results of automake's .trs files; a test that left no result has failed.
@@ -186,7 +191,7 @@ count() {
             case $result in
             PASS) passed=$((passed + 1)) ;;
             SKIP)
-                reason=$(sed -n 's/^SKIP: //p' "$name.log" | head -n 1)
+                reason=$(reason "$name.log")
                 if listed "$reason"; then
                     skipped=$((skipped + 1))
                     echo "  skipped $name: $reason"

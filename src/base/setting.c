@@ -16,7 +16,7 @@ struct hoccl_settings hoccl_settings;
 
 extern char **environ;
 
-enum kind { WORD, SECONDS, BYTES, NUMBER, ELSEWHERE };
+enum kind { WORD, SECONDS, BYTES, NUMBER, TEXT, ELSEWHERE };
 
 struct row {
     const char *name;
@@ -40,6 +40,8 @@ static const struct row table[] = {
     {"HOCCL_CHUNK", BYTES, &hoccl_settings.chunk, "128M", NULL, "most bytes that a copy engine is given at once"},
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
+    {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
+     "an XML file of hwloc to go by instead of this machine, as made by lstopo FILE.xml"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
      "for tests: break the executor, so that a test can show that it notices"},
@@ -110,6 +112,15 @@ static bool read_bytes(const char *value, uint64_t *out)
     return true;
 }
 
+static bool read_text(const char *value, char *out)
+{
+    size_t n = strlen(value);
+    if (n >= HOCCL_SETTING_TEXT)
+        return false;
+    memcpy(out, value, n + 1);
+    return true;
+}
+
 static bool read_row(const struct row *r, const char *value)
 {
     int w;
@@ -125,6 +136,8 @@ static bool read_row(const struct row *r, const char *value)
         return read_bytes(value, r->target);
     case NUMBER:
         return read_number(value, r->target);
+    case TEXT:
+        return read_text(value, r->target);
     case ELSEWHERE:
         return true;
     }
@@ -133,7 +146,8 @@ static bool read_row(const struct row *r, const char *value)
 
 static const char *allowed(const struct row *r)
 {
-    static const char *const by_kind[] = {NULL, "whole seconds", "bytes, as 65536, 64K, 4M or 1G", "a whole number", NULL};
+    static const char *const by_kind[] = {NULL, "whole seconds", "bytes, as 65536, 64K, 4M or 1G", "a whole number",
+                                         "at most 1023 characters", NULL};
     return r->words ? r->words : by_kind[r->kind];
 }
 

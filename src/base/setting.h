@@ -10,6 +10,8 @@ enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_H2D };
 /* Ways to break the executor on purpose, so that a test can show that it would notice. */
 enum hoccl_break { HOCCL_BREAK_NOTHING, HOCCL_BREAK_LOCAL_COPY, HOCCL_BREAK_EARLY_FLAG, HOCCL_BREAK_EARLY_REUSE };
 
+#define HOCCL_SETTING_TEXT 1024 /* longest text, the final zero included */
+
 struct hoccl_settings {
     int debug;                  /* HOCCL_DEBUG: enum hoccl_log_level */
     uint64_t init_timeout;      /* HOCCL_INIT_TIMEOUT, ns here, seconds outside; so all times */
@@ -17,6 +19,7 @@ struct hoccl_settings {
     uint64_t wait_timeout;      /* HOCCL_WAIT_TIMEOUT, 0: never */
     uint64_t chunk;             /* HOCCL_CHUNK, bytes */
     enum hoccl_gate_choice gate;      /* HOCCL_GATE */
+    char topo_file[HOCCL_SETTING_TEXT]; /* HOCCL_TOPO_FILE */
     uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
     enum hoccl_break test_break; /* HOCCL_TEST_BREAK */
 };

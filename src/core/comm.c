@@ -47,7 +47,6 @@ struct opening {
     struct hoccl_boot *boot;
     struct hoccl_comm *comm;
     struct hoccl_listener listener;
-    int board_fd;
     bool attached;
     struct card mine;
     struct card *cards;
@@ -68,9 +67,10 @@ static HOCCL_Result prepare(struct opening *o)
     if (!r)
         r = hoccl_gpu_open(o->boot->local_rank, &c->gpu);
     if (!r)
-        r = hoccl_board_create(c->size, first_number(), &c->board, &c->board_bytes, &o->board_fd, &o->mine.board);
+        r = hoccl_board_create(c->size, first_number(), &c->board, &c->board_bytes, &c->board_fd, &o->mine.board);
     if (r)
         return r;
+    hoccl_stage_init_host(&c->stage, hoccl_board_stage(c->board, c->board_bytes), c->board_fd);
     struct hoccl_device *d = &c->gpu->device;
     snprintf(o->mine.driver, sizeof o->mine.driver, "%s", hoccl_driver.name);
     snprintf(o->mine.gpu_name, sizeof o->mine.gpu_name, "%s", d->name);
@@ -116,7 +116,7 @@ static HOCCL_Result check_card(const struct opening *o, int p)
     return HOCCL_SUCCESS;
 }
 
-/* This version's limits: one node, a GPU a rank. */
+/* This version's limit: one node. */
 static HOCCL_Result check_place(const struct opening *o, int p)
 {
     const struct card *c = o->cards;
@@ -124,12 +124,6 @@ static HOCCL_Result check_place(const struct opening *o, int p)
         return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
                           "rank %d on %s does not share a node with rank %d on %s: this version moves data within a node only", p,
                           c[p].node.host, o->comm->rank, c[o->comm->rank].node.host);
-    for (int q = 0; q < p; q++)
-        if (!memcmp(&c[p].uuid, &c[q].uuid, sizeof c[p].uuid))
-            return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
-                              "ranks %d and %d are both bound to GPU %s (%s): this version needs a GPU for each rank; start at "
-                              "most as many ranks as there are GPUs",
-                              q, p, c[p].pci, c[p].gpu_name);
     return HOCCL_SUCCESS;
 }
 
@@ -169,10 +163,13 @@ static HOCCL_Result meet_peer(struct opening *o, int p)
         peer->answered[n % HOCCL_SLOTS] = n - HOCCL_SLOTS;
     if (!peer->same_process)
         r = hoccl_board_map(l->gift, peer->board_bytes, c->size, &peer->board);
-    else if (p != c->rank)
+    else if (!peer->same_gpu)
         r = enable_peer(o, p);
     if (r)
         return r;
+    peer->stage = &c->stage;
+    peer->view = (struct hoccl_stage_view){.kind = HOCCL_STAGE_HOST, .fd = -1, .bytes = HOCCL_STAGE_AREA,
+                                           .host = hoccl_board_stage(peer->board, peer->board_bytes)};
     peer->in = c->board->slots[p];
     peer->out = peer->board->slots[c->rank];
     if (l->gift >= 0)
@@ -190,6 +187,9 @@ static HOCCL_Result join_boards(struct opening *o)
         struct hoccl_peer *peer = &c->peers[p];
         peer->board_bytes = (size_t)o->cards[p].board_bytes;
         peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process;
+        peer->rank = p;
+        peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
+        peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
         if (p == c->rank)
             peer->board = c->board;
         else if (peer->same_process)
@@ -206,7 +206,7 @@ static HOCCL_Result connect_node(struct opening *o)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < c->size; p++)
         nodes[p] = o->cards[p].node;
-    HOCCL_Result r = hoccl_node_connect(o->boot, &o->listener, nodes, o->board_fd, hoccl_settings.init_timeout, c->links);
+    HOCCL_Result r = hoccl_node_connect(o->boot, &o->listener, nodes, c->board_fd, hoccl_settings.init_timeout, c->links);
     free(nodes);
     if (!r)
         r = check_cards(o, check_place);
@@ -219,29 +219,55 @@ static void say_what_was_chosen(const struct opening *o)
 {
     const struct hoccl_comm *c = o->comm;
     hoccl_log(HOCCL_LOG_INFO,
-              "%d ranks by %s; GPU %s (%s), driver %s; within the node by IPC and the push engine; %d hardware channels, "
+              "%d ranks by %s; GPU %s (%s), driver %s; within the node by pushes, pulls and staging; %d hardware channels, "
               "gate %s; mailboxes %zu bytes",
               c->size, o->boot->ops->name, c->gpu->device.pci, c->gpu->device.name, hoccl_driver.name, c->gpu->gate.channels,
               c->gpu->gate.choice == HOCCL_GATE_AUTO ? "when needed" : c->gpu->gate.choice == HOCCL_GATE_H2D ? "always" : "never",
               c->board_bytes);
 }
 
+/* A board of this process is used by several of its ranks; the last one to leave unmaps it. */
+static void leave_shared(struct hoccl_board *board, size_t bytes, bool ready)
+{
+    bool registered;
+    if (hoccl_board_leave(board, ready, &registered))
+        hoccl_stage_discard(board, bytes, registered);
+}
+
+static void leave_board(struct hoccl_comm *c, struct hoccl_peer *p)
+{
+    bool ready = hoccl_observe(&p->view.state) == HOCCL_STAGE_READY;
+    if (!p->board || p->board == c->board)
+        return;
+    if (p->same_process)
+        leave_shared(p->board, p->board_bytes, ready);
+    else
+        hoccl_stage_discard(p->board, p->board_bytes, ready);
+}
+
+static void leave_own_board(struct hoccl_comm *c)
+{
+    bool ready = hoccl_observe(&c->stage.view.state) == HOCCL_STAGE_READY;
+    if (c->peers)
+        ready |= hoccl_observe(&c->peers[c->rank].view.state) == HOCCL_STAGE_READY;
+    leave_shared(c->board, c->board_bytes, ready);
+}
+
 /* Everything but the progress thread's part. */
 static void free_comm(struct hoccl_comm *c)
 {
-    for (int p = 0; p < c->size && c->peers; p++) {
-        struct hoccl_peer *peer = &c->peers[p];
-        if (!peer->board || peer->board == c->board)
-            continue;
-        if (peer->same_process)
-            hoccl_board_leave(peer->board);
-        else
-            hoccl_board_unmap(peer->board, peer->board_bytes);
-    }
+    bool pushed = false;
+    if (c->gpu && hoccl_device_enter(&c->gpu->device, &pushed))
+        pushed = false;
+    for (int p = 0; p < c->size && c->peers; p++)
+        leave_board(c, &c->peers[p]);
+    if (c->board)
+        leave_own_board(c);
+    hoccl_device_leave(pushed);
+    if (c->board_fd >= 0)
+        close(c->board_fd);
     if (c->links)
         hoccl_node_disconnect(c->links, c->size);
-    if (c->board)
-        hoccl_board_leave(c->board);
     for (int i = 0; i < c->streams_used && c->gpu; i++)
         hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
     pthread_mutex_destroy(&c->inbox_lock);
@@ -258,6 +284,8 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         return HOCCL_ERR_MEMORY;
     c->rank = boot->rank;
     c->size = boot->size;
+    c->collectives = hoccl_settings.first_sequence;
+    c->board_fd = -1;
     hoccl_list_init(&c->inbox);
     hoccl_list_init(&c->busy_streams);
     hoccl_list_init(&c->watched);
@@ -342,7 +370,7 @@ static HOCCL_Result open_steps(struct opening *o)
 
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
 {
-    struct opening o = {.boot = boot, .board_fd = -1, .listener = {.fd = -1}};
+    struct opening o = {.boot = boot, .listener = {.fd = -1}};
     HOCCL_Result r = new_comm(boot, &o.comm);
     if (r)
         return r;
@@ -351,8 +379,6 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
         say_what_was_chosen(&o);
     else if (o.attached)
         hoccl_proxy_detach(o.comm);
-    if (o.board_fd >= 0)
-        close(o.board_fd);
     hoccl_listener_close(&o.listener);
     free(o.cards);
     if (r) {
@@ -393,7 +419,8 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result)
     char text[HOCCL_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", hoccl_error_text());
     hoccl_proxy_detach(comm);
-    hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
+    if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
+        hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
     free_comm(comm);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
@@ -433,7 +460,7 @@ HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
     uint64_t begun = hoccl_now();
     HOCCL_Result r = HOCCL_SUCCESS;
     hoccl_comm_stop(comm);
-    while (!hoccl_observe(&comm->drained)) {
+    while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
         hoccl_sleep(20 * HOCCL_US);
         if (hoccl_now() - begun > ABORT_DRAIN)
             return hoccl_fail(HOCCL_ERR_TIMEOUT,

@@ -48,6 +48,8 @@ struct hoccl_comm {
     struct hoccl_list link; /* in the proxy's list */
     struct hoccl_board *board;
     size_t board_bytes;
+    int board_fd;
+    struct hoccl_stage stage; /* in the board; progress thread */
     struct hoccl_peer *peers; /* size of them */
     struct hoccl_link *links; /* size of them */
 
@@ -56,6 +58,7 @@ struct hoccl_comm {
     struct hoccl_comm_stream *streams;
     int streams_used;
     uint32_t splits;    /* calls of HOCCL_CommSplit so far, the same on all ranks */
+    uint64_t collectives; /* posted so far: the number of the last one */
 
     /* Calling thread → progress thread. */
     pthread_mutex_t inbox_lock;

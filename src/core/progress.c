@@ -13,6 +13,7 @@
 #include "base/setting.h"
 #include "stream/parking.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
@@ -103,6 +104,18 @@ static bool watch_streams(struct hoccl_comm *comm)
     return moved;
 }
 
+/* A peer that fails over a mismatch says so in its answer to the flow concerned. Another flow may have been the first to
+ * see that it has failed; the mismatch is the better error. */
+static void fail_flows(struct hoccl_comm *comm, HOCCL_Result r)
+{
+    char text[HOCCL_ERROR_TEXT];
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running && r == HOCCL_ERR_PEER; l = l->next)
+        if (hoccl_flow_verdict(hoccl_entry(l, struct hoccl_flow, link)) == HOCCL_ERR_MISMATCH)
+            r = HOCCL_ERR_MISMATCH;
+    hoccl_comm_fail(comm, r == HOCCL_ERR_MISMATCH ? r : hoccl_fail_again(r, text));
+}
+
 static bool run_flows(struct hoccl_comm *comm)
 {
     struct hoccl_list *l, *next;
@@ -115,7 +128,7 @@ static bool run_flows(struct hoccl_comm *comm)
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {
-            hoccl_comm_fail(comm, r);
+            fail_flows(comm, r);
             return true;
         }
         if (f->state != HOCCL_FLOW_DONE)
@@ -232,12 +245,18 @@ bool hoccl_comm_idle(const struct hoccl_comm *comm)
 
 static bool waits_for_engine(const struct hoccl_comm *comm)
 {
-    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next) {
-        enum hoccl_flow_state s = hoccl_entry(l, struct hoccl_flow, link)->state;
-        if (s == HOCCL_FLOW_PUSHING || s == HOCCL_FLOW_OPENING)
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next)
+        if (hoccl_flow_busy(hoccl_entry(l, struct hoccl_flow, link)))
             return true;
-    }
     return false;
+}
+
+static bool stalled(const struct hoccl_gpu *g, uint64_t now)
+{
+    bool any = false;
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        any |= hoccl_engine_stalled(&g->engine[i], now) > hoccl_settings.timeout;
+    return any;
 }
 
 void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
@@ -255,7 +274,7 @@ void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
                                          "another thread of this process sits in cudaFree, cudaFreeHost or a module load behind "
                                          "a stream that waits; the streams have been released",
                                          (unsigned long long)(limit / HOCCL_S)));
-    else if (hoccl_engine_stalled(&g->push, now) > limit)
+    else if (stalled(g, now))
         hoccl_comm_fail(comm, hoccl_fail(HOCCL_ERR_TIMEOUT, "a copy of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
                                          (unsigned long long)(limit / HOCCL_S)));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop that drives everything: communicators first, then the engine they share. It polls while there is work, naps
+/* The loop that drives everything: communicators first, then the engine they share. It makes no driver call that can
+ * hang. It polls while there is work, naps
  * between looks when nothing has moved for a while, and sleeps on its doorbell when nothing is outstanding.
  *
  * Communicators come and go by request, so that the loop holds no lock while it works:
@@ -58,13 +59,18 @@ static bool step(struct hoccl_proxy *p)
     serve_request(p);
     for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
         moved |= hoccl_comm_step(hoccl_entry(l, struct hoccl_comm, link));
-    return moved | hoccl_engine_step(&p->gpu->push);
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        moved |= hoccl_engine_step(&p->gpu->engine[i]);
+    return moved;
 }
 
 static bool idle(struct hoccl_proxy *p)
 {
-    if (hoccl_observe(&p->request) || hoccl_observe(&p->stop) || p->gpu->push.given != p->gpu->push.landed)
+    if (hoccl_observe(&p->request) || hoccl_observe(&p->stop))
         return false;
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        if (!hoccl_engine_empty(&p->gpu->engine[i]))
+            return false;
     for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
         if (!hoccl_comm_idle(hoccl_entry(l, struct hoccl_comm, link)))
             return false;
@@ -90,6 +96,7 @@ static void *loop(void *arg)
 {
     struct hoccl_proxy *p = arg;
     uint64_t since = hoccl_now(), checked = since;
+    hoccl_driver.CtxSetCurrent(p->gpu->device.context); /* for cuIpcGetMemHandle, which returns whatever else hangs */
     prctl(PR_SET_NAME, "hoccl-progress");
     prctl(PR_SET_TIMERSLACK, 1000);
     while (!hoccl_observe(&p->stop)) {

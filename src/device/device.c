@@ -28,9 +28,9 @@ static HOCCL_Result retain(int local_rank, struct hoccl_device *d)
         return r;
     r = hoccl_driver_check(hoccl_driver.DevicePrimaryCtxRetain(&d->context, d->ordinal), "primary context of GPU %d",
                            d->ordinal);
-    if (r)
-        return r;
-    return hoccl_driver_check(hoccl_driver.CtxSetCurrent(d->context), "cuCtxSetCurrent");
+    if (!r)
+        r = hoccl_driver_check(hoccl_driver.CtxSetCurrent(d->context), "cuCtxSetCurrent");
+    return r;
 }
 
 HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device)
@@ -69,13 +69,15 @@ void hoccl_device_leave(bool pushed)
         hoccl_driver.CtxPopCurrent(&c);
 }
 
-HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, size_t bytes, struct hoccl_device_memory *memory)
+HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
+                                      struct hoccl_device_memory *memory)
 {
     struct hoccl_device_memory m = {0};
     size_t grain = 0;
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal}};
-    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = where}};
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     HOCCL_Result r = hoccl_driver_check(
         hoccl_driver.MemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
     if (r)

@@ -16,21 +16,23 @@ struct hoccl_device {
 };
 
 /* The device of the calling thread's current context; without one, the primary context of device
- * (local_rank mod devices), made current; the process keeps it, for it is the caller's from then on, who may use it
- * after HOCCL has ended. Needs hoccl_driver_load. Errors: DEVICE. */
+ * (local_rank mod devices), made current. It stays to the process's end, as with the CUDA runtime: the caller's streams
+ * and buffers live in it and outlive communicators. Needs hoccl_driver_load. Errors: DEVICE. */
 HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device);
 
 /* Make the device's context current for a moment; `saved` says what to restore. */
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed);
 void hoccl_device_leave(bool pushed);
 
-/* A small piece of the GPU's own memory, made by cuMemCreate so that freeing it never waits for parked streams. */
+/* A piece of GPU memory, made by cuMemCreate so that freeing it never waits for parked streams. */
 struct hoccl_device_memory {
     CUdeviceptr address;
     size_t bytes;
     CUmemGenericAllocationHandle handle;
 };
-HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, size_t bytes, struct hoccl_device_memory *memory);
+/* On GPU `where` (an ordinal, the device's own or another; no context is needed there), for copies by `device`. */
+HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
+                                      struct hoccl_device_memory *memory);
 void hoccl_device_memory_close(struct hoccl_device_memory *memory);
 
 #endif

@@ -20,6 +20,7 @@
     X(DeviceGetName, "cuDeviceGetName", (char *, int, CUdevice))                                                       \
     X(DeviceGetUuid, "cuDeviceGetUuid_v2", (CUuuid *, CUdevice))                                                       \
     X(DeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, CUdevice))                                               \
+    X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice))                                       \
     X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))                                     \
     X(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext *))                                                                 \
     X(CtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                                                   \

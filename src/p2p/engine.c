@@ -12,16 +12,20 @@
 #define SHARED_CHUNK ((uint64_t)4 << 20)  /* when several transfers take turns */
 #define AHEAD_BYTES ((uint64_t)16 << 20)  /* beyond two chunks, only so much is submitted ahead */
 
-HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, struct hoccl_flag_pool *flags, struct hoccl_submitter *submitter)
+HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, enum hoccl_direction direction, struct hoccl_flag_pool *flags,
+                               struct hoccl_submitter *submitter)
 {
     memset(e, 0, sizeof *e);
     hoccl_list_init(&e->queue);
     e->submitter = submitter;
+    e->direction = direction;
     HOCCL_Result r = hoccl_flag_take(flags, &e->done);
     if (r)
         return r;
     e->given = e->landed = (uint32_t)hoccl_settings.first_sequence;
     hoccl_publish(e->done.host, e->landed);
+    if (direction == HOCCL_HOST)
+        return HOCCL_SUCCESS;
     r = hoccl_driver_check(hoccl_driver.StreamCreateWithPriority(&e->stream, CU_STREAM_NON_BLOCKING, 0),
                            "a stream for the copy engine");
     if (r)
@@ -31,7 +35,8 @@ HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, struct hoccl_flag_pool *f
 
 void hoccl_engine_close(struct hoccl_engine *e, struct hoccl_flag_pool *flags)
 {
-    hoccl_driver.StreamDestroy(e->stream);
+    if (e->stream)
+        hoccl_driver.StreamDestroy(e->stream);
     hoccl_flag_give(flags, &e->done);
 }
 
@@ -96,10 +101,12 @@ static bool give(struct hoccl_engine *e, struct hoccl_transfer *t, uint64_t byte
 {
     struct hoccl_chunk *c = &e->window[(e->given + 1) % HOCCL_WINDOW];
     struct hoccl_job job = {.kind = HOCCL_JOB_COPY,
+                            .direction = e->direction,
                             .stream = e->stream,
                             .to = t->to + t->given,
                             .from = t->from + t->given,
                             .bytes = bytes,
+                            .host_flag = e->done.host,
                             .flag = e->done.device,
                             .value = e->given + 1,
                             .result = &c->result};

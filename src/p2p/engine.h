@@ -16,7 +16,7 @@
 
 #define HOCCL_WINDOW 16u /* most chunks that are with the driver at once */
 
-/* A copy of `bytes`, from this GPU to another. */
+/* A copy of `bytes` in the engine's direction; host addresses stand at the host's end. */
 struct hoccl_transfer {
     struct hoccl_list link; /* in the engine's queue while bytes are left to be given */
     CUdeviceptr to, from;
@@ -28,6 +28,7 @@ struct hoccl_transfer {
 };
 
 struct hoccl_engine {
+    enum hoccl_direction direction;
     CUstream stream;
     struct hoccl_flag done;
     struct hoccl_submitter *submitter;
@@ -43,7 +44,8 @@ struct hoccl_engine {
     uint64_t chunks, bytes; /* landed since the start, for tests and logs */
 };
 
-HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, struct hoccl_flag_pool *flags, struct hoccl_submitter *submitter);
+HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, enum hoccl_direction direction, struct hoccl_flag_pool *flags,
+                               struct hoccl_submitter *submitter);
 void hoccl_engine_close(struct hoccl_engine *e, struct hoccl_flag_pool *flags);
 
 /* Queue a transfer (bytes > 0). It lives until it is complete, or cancelled and flight == 0. */
@@ -57,6 +59,12 @@ bool hoccl_engine_step(struct hoccl_engine *e);
 
 /* For how long a chunk has been with the driver without anything landing, ns; 0 if none is. */
 uint64_t hoccl_engine_stalled(const struct hoccl_engine *e, uint64_t now);
+
+/* Nothing is with the driver. */
+static inline bool hoccl_engine_empty(const struct hoccl_engine *e)
+{
+    return e->given == e->landed;
+}
 
 static inline bool hoccl_transfer_complete(const struct hoccl_transfer *t)
 {

@@ -37,17 +37,37 @@ static HOCCL_Result open_memory(struct hoccl_gpu *g)
     return r;
 }
 
+/* A GPU that this process sees beside its own and that its engines can reach; -1 if there is none. */
+static int other_gpu(const struct hoccl_device *device)
+{
+    int n = 0, reach = 0;
+    if (hoccl_driver.DeviceGetCount(&n))
+        return -1;
+    for (int i = 1; i < n; i++) {
+        int other = (device->ordinal + i) % n;
+        if (!hoccl_driver.DeviceCanAccessPeer(&reach, device->ordinal, other) && reach)
+            return other;
+    }
+    return -1;
+}
+
 static HOCCL_Result open_threads(struct hoccl_gpu *g)
 {
-    HOCCL_Result r = hoccl_engine_open(&g->push, &g->flags, &g->submitter);
-    if (r)
-        return r;
-    r = hoccl_submitter_open(&g->submitter, &g->device, hoccl_gate_scratch(&g->gate));
+    HOCCL_Result r = HOCCL_SUCCESS;
+    int open = 0;
+    while (open < HOCCL_DIRECTIONS && !r) {
+        r = hoccl_engine_open(&g->engine[open], (enum hoccl_direction)open, &g->flags, &g->submitter);
+        open += !r;
+    }
+    if (!r)
+        r = hoccl_submitter_open(&g->submitter, &g->device, hoccl_gate_scratch(&g->gate));
     if (r) {
-        hoccl_engine_close(&g->push, &g->flags);
+        while (open--)
+            hoccl_engine_close(&g->engine[open], &g->flags);
         return r;
     }
     hoccl_exports_open(&g->exports);
+    hoccl_stage_init_gpu(&g->stage, &g->device, other_gpu(&g->device));
     g->ready = true;
     return HOCCL_SUCCESS;
 }
@@ -138,7 +158,9 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
                           "the CUDA driver has not returned from a copy's submission: another thread of this process may sit "
                           "in cudaFree, cudaFreeHost or a module load behind a stream that waits");
     }
-    hoccl_engine_close(&g->push, &g->flags);
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        hoccl_engine_close(&g->engine[i], &g->flags);
+    hoccl_stage_close_gpu(&g->stage);
     hoccl_exports_close(&g->exports);
     if (!hoccl_parking_quiet(free_unused, NULL))
         hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: the GPU's flags are kept for later");

@@ -6,6 +6,7 @@
 #include "p2p/engine.h"
 #include "p2p/mapping.h"
 #include "p2p/memory.h"
+#include "p2p/stage.h"
 #include "p2p/submitter.h"
 #include "stream/gate.h"
 
@@ -17,9 +18,10 @@ struct hoccl_gpu {
     struct hoccl_flag_pool flags;
     struct hoccl_gate gate;
     struct hoccl_submitter submitter;
-    struct hoccl_engine push;
+    struct hoccl_engine engine[HOCCL_DIRECTIONS];
     struct hoccl_mappings mappings;
     struct hoccl_exports exports;
+    struct hoccl_stage stage; /* on another GPU of this process, for copies within this one; other = -1: there is none */
     void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
 };
 

@@ -27,6 +27,7 @@ struct home {
     struct hoccl_board *board;
     size_t bytes;
     int users;
+    bool registered; /* one of them has registered the staging area */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -54,9 +55,23 @@ static struct home *find_home(uint64_t number, const struct hoccl_board *board)
     return NULL;
 }
 
+#define PAGE ((size_t)4096)
+
+/* The mailboxes, to a whole page; behind them the staging area. */
+static size_t mail_bytes(int size)
+{
+    size_t n = sizeof(struct hoccl_board) + (size_t)size * HOCCL_SLOTS * sizeof(struct hoccl_slot);
+    return (n + PAGE - 1) / PAGE * PAGE;
+}
+
 static size_t board_bytes(int size)
 {
-    return sizeof(struct hoccl_board) + (size_t)size * HOCCL_SLOTS * sizeof(struct hoccl_slot);
+    return mail_bytes(size) + HOCCL_STAGE_AREA;
+}
+
+char *hoccl_board_stage(struct hoccl_board *board, size_t bytes)
+{
+    return (char *)board + bytes - HOCCL_STAGE_AREA;
 }
 
 /* The tag that each slot would carry from the round before the first. */
@@ -65,7 +80,7 @@ static void set_tags(struct hoccl_board *board, int size, uint32_t first)
     for (int p = 0; p < size; p++)
         for (uint32_t n = first; n != first + HOCCL_SLOTS; n++) {
             struct hoccl_slot *s = &board->slots[p][n % HOCCL_SLOTS];
-            s->grant.tag = s->answer.tag = n - HOCCL_SLOTS;
+            s->grant.tag = s->offer.tag = s->receipt.tag = s->receipt.staged = s->answer.tag = n - HOCCL_SLOTS;
         }
 }
 
@@ -74,11 +89,11 @@ static HOCCL_Result make_memory(size_t n, int size, struct hoccl_board **board, 
     int f = memfd_create("hoccl-board", MFD_CLOEXEC);
     if (f < 0)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "memfd_create: %m");
-    int e = posix_fallocate(f, 0, (off_t)n);
+    int e = ftruncate(f, (off_t)n) ? errno : posix_fallocate(f, 0, (off_t)mail_bytes(size));
     if (e) {
         close(f);
-        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of shared memory for the mailboxes of %d ranks: %s", n, size,
-                          strerror(e));
+        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of shared memory for the mailboxes of %d ranks: %s", mail_bytes(size),
+                          size, strerror(e));
     }
     struct hoccl_board *b = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
     if (b == MAP_FAILED) {
@@ -145,18 +160,19 @@ HOCCL_Result hoccl_board_join(uint64_t number, struct hoccl_board **board)
     return h ? HOCCL_SUCCESS : hoccl_fail(HOCCL_ERR_BOOTSTRAP, "a rank of this process has given up during start-up");
 }
 
-void hoccl_board_leave(struct hoccl_board *board)
+bool hoccl_board_leave(struct hoccl_board *board, bool ready, bool *registered)
 {
     pthread_mutex_lock(&lock);
     struct home *h = find_home(0, board);
     bool last = h && --h->users == 0;
+    if (h)
+        *registered = h->registered |= ready;
     if (last)
         hoccl_list_remove(&h->link);
     pthread_mutex_unlock(&lock);
-    if (!last)
-        return;
-    hoccl_board_unmap(h->board, h->bytes);
-    free(h);
+    if (last)
+        free(h);
+    return last;
 }
 
 void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text)

@@ -75,7 +75,7 @@ static struct hoccl_mapping *find(struct hoccl_mappings *m, uint64_t process, ui
 }
 
 HOCCL_Result hoccl_mapping_get(struct hoccl_mappings *m, uint64_t process, uint64_t buffer,
-                               const struct hoccl_grant_memory *handle, struct hoccl_mapping **mapping)
+                               const struct hoccl_handle *handle, struct hoccl_mapping **mapping)
 {
     struct hoccl_mapping *x = find(m, process, buffer);
     if (!x) {
@@ -109,7 +109,7 @@ void hoccl_mapping_put(struct hoccl_mappings *m, struct hoccl_mapping *mapping)
 void hoccl_mapping_open(struct hoccl_mapping *mapping)
 {
     CUipcMemHandle h;
-    memcpy(&h, mapping->handle.handle, sizeof h);
+    memcpy(&h, mapping->handle.bytes, sizeof h);
     mapping->result = hoccl_driver.IpcOpenMemHandle(&mapping->address, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     hoccl_publish(&mapping->state, mapping->result ? HOCCL_MAPPING_FAILED : HOCCL_MAPPING_OPEN);
 }

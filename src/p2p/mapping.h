@@ -27,7 +27,7 @@ enum hoccl_mapping_state {
 struct hoccl_mapping {
     struct hoccl_list link;
     uint64_t process, buffer;
-    struct hoccl_grant_memory handle;
+    struct hoccl_handle handle;
     uint32_t state;      /* writers: see above */
     CUresult result;     /* submitter, before FAILED */
     CUdeviceptr address; /* submitter, before OPEN */
@@ -50,7 +50,7 @@ void hoccl_mappings_close(struct hoccl_mappings *m);
 /* Progress thread: the mapping of a buffer, perhaps still OPENING, now used once more. *mapping stays NULL with SUCCESS
  * if the submitter's ring is full: ask again. */
 HOCCL_Result hoccl_mapping_get(struct hoccl_mappings *m, uint64_t process, uint64_t buffer,
-                               const struct hoccl_grant_memory *handle, struct hoccl_mapping **mapping);
+                               const struct hoccl_handle *handle, struct hoccl_mapping **mapping);
 void hoccl_mapping_put(struct hoccl_mappings *m, struct hoccl_mapping *mapping);
 
 /* Submitter: the driver calls. */

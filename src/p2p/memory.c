@@ -14,7 +14,8 @@ struct attributes {
     unsigned long long buffer;
     CUdeviceptr start;
     size_t bytes;
-    int exportable;
+    int legacy;
+    int managed;
 };
 
 static HOCCL_Result query(const void *address, struct attributes *a)
@@ -24,8 +25,9 @@ static HOCCL_Result query(const void *address, struct attributes *a)
                                    CU_POINTER_ATTRIBUTE_BUFFER_ID,
                                    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-    void *values[] = {&a->type, &a->ordinal, &a->buffer, &a->start, &a->bytes, &a->exportable};
+                                   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    void *values[] = {&a->type, &a->ordinal, &a->buffer, &a->start, &a->bytes, &a->legacy, &a->managed};
     memset(a, 0, sizeof *a);
     return hoccl_driver_check(
         hoccl_driver.PointerGetAttributes(sizeof names / sizeof *names, names, values, (CUdeviceptr)(uintptr_t)address),
@@ -35,15 +37,15 @@ static HOCCL_Result query(const void *address, struct attributes *a)
 static HOCCL_Result classify(const struct hoccl_device *device, const void *address, size_t bytes, const struct attributes *a)
 {
     uintptr_t p = (uintptr_t)address;
-    if (a->type == CU_MEMORYTYPE_HOST)
-        return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
-                          "buffer %p is pinned host memory: this version moves device memory; copy it there first", address);
-    if (a->type != CU_MEMORYTYPE_DEVICE)
+    if (a->managed)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p is managed memory, which moves: pass device or pinned host memory",
+                          address);
+    if (a->type != CU_MEMORYTYPE_DEVICE && a->type != CU_MEMORYTYPE_HOST)
         return hoccl_fail(HOCCL_ERR_ARGUMENT,
                           "buffer %p is no memory that the driver knows: pageable host memory (malloc, stack), or device "
-                          "memory that has been freed; pass device memory of GPU %d",
+                          "memory that has been freed; pass memory of GPU %d or pinned host memory",
                           address, device->ordinal);
-    if (a->ordinal != device->ordinal)
+    if (a->type == CU_MEMORYTYPE_DEVICE && a->ordinal != device->ordinal)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p is memory of GPU %d, and this rank is bound to GPU %d", address,
                           a->ordinal, device->ordinal);
     if (p < a->start || p - a->start > a->bytes || bytes > a->bytes - (p - a->start))
@@ -64,28 +66,8 @@ void hoccl_exports_close(struct hoccl_exports *exports)
     pthread_mutex_destroy(&exports->lock);
 }
 
-static HOCCL_Result find_or_make(struct hoccl_exports *x, uint64_t buffer, CUdeviceptr base, struct hoccl_grant_memory *out)
-{
-    const unsigned n = sizeof x->entries / sizeof *x->entries;
-    CUipcMemHandle handle;
-    for (unsigned i = 0; i < n; i++)
-        if (x->entries[i].buffer == buffer) {
-            *out = x->entries[i].memory;
-            return HOCCL_SUCCESS;
-        }
-    HOCCL_Result r = hoccl_driver_check(hoccl_driver.IpcGetMemHandle(&handle, base), "cuIpcGetMemHandle");
-    if (r)
-        return r;
-    _Static_assert(sizeof handle == sizeof out->handle, "a handle fits its line");
-    struct hoccl_export *e = &x->entries[x->next++ % n];
-    e->buffer = buffer;
-    memcpy(e->memory.handle, &handle, sizeof handle);
-    *out = e->memory;
-    return HOCCL_SUCCESS;
-}
-
-HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, struct hoccl_exports *exports, const void *address,
-                                size_t bytes, bool export, struct hoccl_memory *memory)
+HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *address, size_t bytes,
+                                struct hoccl_memory *memory)
 {
     struct attributes a;
     HOCCL_Result r = query(address, &a);
@@ -93,18 +75,48 @@ HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, struct hoccl_
         r = classify(device, address, bytes, &a);
     if (r)
         return r;
-    if (export && !a.exportable)
-        return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
-                          "buffer %p cannot be opened by another process (memory of cuMemCreate or cudaMallocAsync): this "
-                          "version receives into memory of cudaMalloc or cuMemAlloc only",
-                          address);
-    memory->buffer = a.buffer;
-    memory->base = a.start;
-    memory->offset = (uintptr_t)address - a.start;
-    if (!export)
-        return HOCCL_SUCCESS;
+    *memory = (struct hoccl_memory){.host = a.type == CU_MEMORYTYPE_HOST,
+                                    .legacy = a.type == CU_MEMORYTYPE_DEVICE && a.legacy,
+                                    .buffer = a.buffer,
+                                    .base = a.start,
+                                    .offset = (uintptr_t)address - a.start};
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result find_or_make(struct hoccl_exports *x, struct hoccl_memory *m)
+{
+    const unsigned n = sizeof x->entries / sizeof *x->entries;
+    CUipcMemHandle handle;
+    _Static_assert(sizeof handle == sizeof m->handle, "a handle fits its line");
+    for (unsigned i = 0; i < n; i++)
+        if (x->entries[i].buffer == m->buffer) {
+            m->handle = x->entries[i].handle;
+            return HOCCL_SUCCESS;
+        }
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.IpcGetMemHandle(&handle, m->base), "cuIpcGetMemHandle");
+    if (r)
+        return r;
+    struct hoccl_export *e = &x->entries[x->next++ % n];
+    e->buffer = m->buffer;
+    memcpy(&e->handle, &handle, sizeof handle);
+    m->handle = e->handle;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process, struct hoccl_memory *memory)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    memory->kind = memory->host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
+    if (!memory->legacy || memory->host)
+        return r;
+    if (same_process) {
+        memory->kind = HOCCL_MEMORY_ADDRESS;
+        return r;
+    }
     pthread_mutex_lock(&exports->lock);
-    r = find_or_make(exports, a.buffer, a.start, &memory->export);
+    r = find_or_make(exports, memory);
     pthread_mutex_unlock(&exports->lock);
+    if (!r)
+        memory->kind = HOCCL_MEMORY_IPC;
     return r;
 }

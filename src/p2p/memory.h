@@ -8,12 +8,15 @@
 
 #include <pthread.h>
 
-/* What a peer needs to know of a buffer. */
+/* A buffer, and how the other end can reach it. */
 struct hoccl_memory {
+    bool host;       /* pinned host memory */
+    bool legacy;     /* its allocation has a legacy IPC handle */
+    uint32_t kind;   /* enum hoccl_memory_kind, once exported */
     uint64_t buffer; /* id of the allocation, unique in the process for ever */
     uint64_t base;   /* of the allocation */
     uint64_t offset; /* of the buffer in it */
-    struct hoccl_grant_memory export; /* filled only when asked for */
+    struct hoccl_handle handle; /* kind IPC */
 };
 
 /* Handles that this GPU's allocations have been given, so that the driver is asked once an allocation. */
@@ -21,7 +24,7 @@ struct hoccl_exports {
     pthread_mutex_t lock;
     struct hoccl_export {
         uint64_t buffer;
-        struct hoccl_grant_memory memory;
+        struct hoccl_handle handle;
     } entries[64];
     unsigned next; /* the one to be replaced next */
 };
@@ -29,10 +32,12 @@ struct hoccl_exports {
 void hoccl_exports_open(struct hoccl_exports *exports);
 void hoccl_exports_close(struct hoccl_exports *exports);
 
-/* Check a range; with `export`, make it reachable for other processes. Calling thread; makes only calls that return
- * while streams are parked. Errors: ARGUMENT (pageable host memory, another GPU's memory, a range beyond its allocation,
- * freed memory), UNSUPPORTED (memory that cannot be exported, pinned host memory). */
-HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, struct hoccl_exports *exports, const void *address,
-                                size_t bytes, bool export, struct hoccl_memory *memory);
+/* Check a range. Calling thread; makes only calls that return while streams are parked. Errors: ARGUMENT (pageable host
+ * memory, managed memory, another GPU's memory, a range beyond its allocation, freed memory). */
+HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *address, size_t bytes,
+                                struct hoccl_memory *memory);
+
+/* How can the other end reach it? Sets kind and, for another process, the handle. Never blocks; any thread. */
+HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process, struct hoccl_memory *memory);
 
 #endif

@@ -10,13 +10,66 @@
 #include "base/patience.h"
 #include "base/setting.h"
 #include "p2p/mapping.h"
+#include "p2p/stage.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/prctl.h>
+
+#define PLAIN_H2D ((size_t)64 << 10)
 
 static CUresult write_flag(const struct hoccl_job *j)
 {
+    if (j->direction == HOCCL_HOST) {
+        hoccl_publish(j->host_flag, j->value);
+        return CUDA_SUCCESS;
+    }
     return hoccl_driver.StreamWriteValue32(j->stream, j->flag, j->value, 0);
+}
+
+/* A plain H2D copy of less than 32 KiB goes through a compute channel, where it needs an SM's turn and can be stuck behind
+ * parked waits; a copy of two rows goes through the engine at any size (measured). An odd
+ * size is two such copies, the second a byte further on: what both write is the same. One byte cannot be two rows: it is
+ * the one copy that stays plain. */
+static CUresult copy_rows(const struct hoccl_job *j)
+{
+    size_t half = j->bytes / 2;
+    const char *from = (const char *)(uintptr_t)j->from;
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                          .srcHost = from,
+                          .srcPitch = half,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = j->to,
+                          .dstPitch = half,
+                          .WidthInBytes = half,
+                          .Height = 2};
+    CUresult r = hoccl_driver.Memcpy2DAsync(&rows, j->stream);
+    if (r || j->bytes % 2 == 0)
+        return r;
+    rows.srcHost = from + 1;
+    rows.dstDevice = j->to + 1;
+    return hoccl_driver.Memcpy2DAsync(&rows, j->stream);
+}
+
+static CUresult copy(const struct hoccl_job *j)
+{
+    switch (j->direction) {
+    case HOCCL_PUSH:
+    case HOCCL_PULL:
+        return hoccl_driver.MemcpyDtoDAsync(j->to, j->from, j->bytes, j->stream);
+    case HOCCL_D2H:
+        return hoccl_driver.MemcpyDtoHAsync((void *)(uintptr_t)j->to, j->from, j->bytes, j->stream);
+    case HOCCL_H2D:
+        if (j->bytes > 1 && j->bytes < PLAIN_H2D)
+            return copy_rows(j);
+        return hoccl_driver.MemcpyHtoDAsync(j->to, (const void *)(uintptr_t)j->from, j->bytes, j->stream);
+    case HOCCL_HOST:
+        memcpy((void *)(uintptr_t)j->to, (const void *)(uintptr_t)j->from, j->bytes);
+        return CUDA_SUCCESS;
+    case HOCCL_DIRECTIONS:
+        break;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Copy, then the flag behind it in the same stream: the engine is a queue, so flag n means that chunk n has landed. A
@@ -24,12 +77,11 @@ static CUresult write_flag(const struct hoccl_job *j)
 static CUresult run_copy(struct hoccl_submitter *s, const struct hoccl_job *j)
 {
     CUresult flag = CUDA_SUCCESS;
-    if (hoccl_settings.test_break == HOCCL_BREAK_LOCAL_COPY)
+    if (hoccl_settings.test_break == HOCCL_BREAK_LOCAL_COPY && j->direction != HOCCL_HOST)
         hoccl_driver.MemcpyDtoDAsync(s->scratch, s->scratch + 16, 16, j->stream);
     if (hoccl_settings.test_break == HOCCL_BREAK_EARLY_FLAG)
         flag = write_flag(j);
-    CUresult copy = hoccl_driver.MemcpyDtoDAsync(j->to, j->from, j->bytes, j->stream);
-    hoccl_publish(j->result, (uint32_t)copy);
+    hoccl_publish(j->result, (uint32_t)copy(j));
     if (hoccl_settings.test_break != HOCCL_BREAK_EARLY_FLAG)
         flag = write_flag(j);
     return flag;
@@ -48,6 +100,9 @@ static void run(struct hoccl_submitter *s, const struct hoccl_job *j)
         break;
     case HOCCL_JOB_CLOSE:
         hoccl_mapping_close(j->mapping);
+        break;
+    case HOCCL_JOB_PREPARE:
+        hoccl_stage_view_prepare(j->view);
         break;
     }
     if (r)
@@ -78,6 +133,7 @@ static void *loop(void *arg)
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     uint64_t since = hoccl_now();
     CUresult r = hoccl_driver.CtxSetCurrent(s->device->context);
+    prctl(PR_SET_NAME, "hoccl-submit");
     if (r)
         hoccl_publish(&s->broken, (uint32_t)r);
     hoccl_driver.ThreadExchangeStreamCaptureMode(&mode);

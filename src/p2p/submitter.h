@@ -21,19 +21,27 @@
 
 #define HOCCL_JOBS 64u
 
-enum hoccl_job_kind { HOCCL_JOB_COPY = 1, HOCCL_JOB_OPEN, HOCCL_JOB_CLOSE };
+enum hoccl_job_kind { HOCCL_JOB_COPY = 1, HOCCL_JOB_OPEN, HOCCL_JOB_CLOSE, HOCCL_JOB_PREPARE };
+
+/* Which way a copy goes, as seen from the GPU that makes it: each way has an engine of its own. HOST
+ * is between two places of host memory, by the submitter itself. */
+enum hoccl_direction { HOCCL_PUSH, HOCCL_PULL, HOCCL_D2H, HOCCL_H2D, HOCCL_HOST, HOCCL_DIRECTIONS };
 
 struct hoccl_mapping;
+struct hoccl_stage_view;
 
 struct hoccl_job {
     enum hoccl_job_kind kind;
-    CUstream stream; /* COPY: of the engine */
-    CUdeviceptr to, from;
+    enum hoccl_direction direction; /* COPY */
+    CUstream stream;                /* COPY: of the engine */
+    CUdeviceptr to, from;           /* COPY: device addresses, or host addresses at the host's end */
     size_t bytes;
+    uint32_t *host_flag; /* HOST: the flag, to be written by the CPU */
     CUdeviceptr flag; /* COPY: written with `value` when the bytes have landed */
     uint32_t value;
     uint32_t *result;              /* COPY: CUresult of the copy, published before the flag can be written */
     struct hoccl_mapping *mapping; /* OPEN, CLOSE */
+    struct hoccl_stage_view *view; /* PREPARE */
 };
 
 struct hoccl_submitter {

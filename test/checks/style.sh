@@ -109,10 +109,13 @@ declared() {
     code include/hoccl.h | tr '\n' ' ' | grep -oE 'HOCCL_API [^;]*;' | grep -oE 'HOCCL_[A-Za-z0-9]+ *\(' | tr -d ' (' | sort -u
 }
 
+exported() {
+    nm -D --defined-only "$library" | awk '{ print $NF }' | sed 's/@.*//' | sort -u
+}
+
 check_exports() {
     [ -n "$library" ] || return 0
-    nm -D --defined-only "$library" | awk '{ print $NF }' | sed 's/@.*//' | sort -u | comm -23 - <(declared) |
-        sed "s|.*|$(basename "$library"): exports &, which hoccl.h does not declare|"
+    comm -23 <(exported) <(declared) | sed "s|.*|$(basename "$library"): exports &, which hoccl.h does not declare|"
 }
 
 # A header must compile as the only include of a file.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What the tests with several processes share. Every process of a test carries HOCCL_TEST_TAG in its environment, and
+# What the tests with several processes share. Every process of a test carries MULTI_TEST_TAG in its environment, and
 # every temporary file of the launcher lies in a folder of the test's own, so that what is left over can be seen.
 set -u
 : "${top_builddir:?}" "${top_srcdir:?}"
 # shellcheck disable=SC2034 # for the tests
 examples=$top_builddir/examples
-export HOCCL_TEST_TAG=$$.$RANDOM
+export MULTI_TEST_TAG=$$.$RANDOM
 work=$(mktemp -d)
 export TMPDIR=$work/tmp
 mkdir "$TMPDIR"
@@ -54,10 +54,10 @@ processes() {
     for directory in /proc/[0-9]*; do
         read -r name 2>/dev/null <"$directory/comm" || continue
         case $name in
-        mpirun | orted | timeout | hello | sendrecv_perf) ;;
+        mpirun | orted | timeout | hello | sendrecv_perf | paths | coexist) ;;
         *) continue ;;
         esac
-        grep -aqs "HOCCL_TEST_TAG=$HOCCL_TEST_TAG" "$directory/environ" && echo "${directory#/proc/} $name"
+        grep -aqs "MULTI_TEST_TAG=$MULTI_TEST_TAG" "$directory/environ" && echo "${directory#/proc/} $name"
     done
 }
 
