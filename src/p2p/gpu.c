@@ -74,7 +74,7 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
 
 static HOCCL_Result create(const struct hoccl_device *device, struct hoccl_gpu **gpu)
 {
-    struct hoccl_gpu *g = hoccl_alloc(sizeof *g, "a GPU object");
+    struct hoccl_gpu *g = hoccl_alloc_lines(sizeof *g, "a GPU object");
     if (!g)
         return HOCCL_ERR_MEMORY;
     g->device = *device;

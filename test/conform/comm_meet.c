@@ -162,10 +162,16 @@ static void test_again(void **state)
 static void body_same_gpu(struct rank *r)
 {
     CUcontext first = NULL;
+    int device = -1;
 
     RANK_CUDA(r, cuDevicePrimaryCtxRetain(&first, 0));
     cuCtxSetCurrent(first);
-    RANK_FAILS(r, HOCCL_CommInitRank(&r->comm, r->size, r->id, r->rank), HOCCL_ERR_UNSUPPORTED, "ranks 0 and 1 are both bound");
+    if (RANK_OK(r, HOCCL_CommInitRank(&r->comm, r->size, r->id, r->rank)) && RANK_OK(r, HOCCL_CommDevice(r->comm, &device)))
+        rank_exchange(r, r->comm, 30000, 1);
+    RANK_TRUE(r, device == 0);
+    if (r->comm)
+        RANK_OK(r, HOCCL_CommDestroy(r->comm));
+    r->comm = HOCCL_COMM_NULL;
     cuDevicePrimaryCtxRelease(0);
 }
 
