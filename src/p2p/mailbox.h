@@ -85,8 +85,8 @@ struct hoccl_grant {
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 struct hoccl_handle {
-    uint8_t bytes[HOCCL_HANDLE_BYTES]; /* CUipcMemHandle of the whole allocation */
-} __attribute__((aligned(HOCCL_CACHE_LINE)));
+    uint8_t bytes[HOCCL_HANDLE_BYTES]; /* CUipcMemHandle of the whole allocation; a line in a slot, unaligned elsewhere */
+};
 
 struct hoccl_offer {
     uint32_t tag;  /* published last */
