@@ -41,7 +41,7 @@ static const struct row table[] = {
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
-     "an XML file of hwloc (lstopo FILE.xml makes one) to believe about GPUs and NICs instead of this machine"},
+     "an XML file of hwloc to go by instead of this machine, as made by lstopo FILE.xml"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
      "for tests: break the executor, so that a test can show that it notices"},

@@ -278,6 +278,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         return HOCCL_ERR_MEMORY;
     c->rank = boot->rank;
     c->size = boot->size;
+    c->collectives = hoccl_settings.first_sequence;
     c->board_fd = -1;
     hoccl_list_init(&c->inbox);
     hoccl_list_init(&c->busy_streams);

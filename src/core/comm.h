@@ -58,6 +58,7 @@ struct hoccl_comm {
     struct hoccl_comm_stream *streams;
     int streams_used;
     uint32_t splits;    /* calls of HOCCL_CommSplit so far, the same on all ranks */
+    uint64_t collectives; /* posted so far: the number of the last one */
 
     /* Calling thread → progress thread. */
     pthread_mutex_t inbox_lock;

@@ -44,10 +44,16 @@ static HOCCL_Result mismatch(const struct hoccl_flow *f, const struct hoccl_flow
                           hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
                           (unsigned long long)f->header.operation, kind_name(theirs->kind),
                           (unsigned long long)theirs->operation);
+    if (f->header.root != theirs->root)
+        return hoccl_fail(HOCCL_ERR_MISMATCH,
+                          "%s: %s (collective %llu) has root %d at this rank and root %d at the peer: all ranks must name the "
+                          "same root",
+                          hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
+                          (unsigned long long)f->header.operation, f->header.root, theirs->root);
     return hoccl_fail(HOCCL_ERR_MISMATCH,
-                      "%s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
+                      "%s of %s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
                       "the two ends must give the same bytes",
-                      hoccl_flow_name(f, name, sizeof name), f->is_send ? "sends" : "expects",
+                      hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind), f->is_send ? "sends" : "expects",
                       (unsigned long long)f->header.bytes, f->header.element_size, f->is_send ? "expects" : "sends",
                       (unsigned long long)theirs->bytes, theirs->element_size);
 }
@@ -161,7 +167,8 @@ static bool answered(const struct hoccl_flow *f)
 static HOCCL_Result compare(struct hoccl_flow *f)
 {
     const struct hoccl_flow_header *theirs = &hoccl_flow_slot(f)->grant.header;
-    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind && theirs->operation == f->header.operation)
+    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind && theirs->operation == f->header.operation &&
+        theirs->root == f->header.root)
         return HOCCL_SUCCESS;
     hoccl_flow_answer(f, HOCCL_ANSWER_MISMATCH);
     return mismatch(f, theirs);

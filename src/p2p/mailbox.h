@@ -45,6 +45,8 @@ struct hoccl_flow_header {
     uint64_t operation;    /* number of the collective in the communicator; 0 for Send and Recv, which match in order */
     uint32_t kind;         /* enum hoccl_flow_kind */
     uint32_t element_size; /* told in messages; a difference alone is no error */
+    int32_t root;          /* of a collective that has one; else −1 */
+    uint32_t reserved;
 };
 
 /* What a flow is part of. */
