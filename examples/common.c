@@ -136,6 +136,16 @@ void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
     free(piece);
 }
 
+void pattern_fill_host(void *to, size_t bytes, struct message message)
+{
+    uint64_t key = pattern_key(message), last;
+    size_t whole = bytes / 8 * 8;
+
+    pattern_make(to, whole, 0, key);
+    pattern_make((unsigned char *)&last, bytes - whole, whole, key);
+    memcpy((unsigned char *)to + whole, &last, bytes - whole);
+}
+
 size_t pattern_check(const unsigned char *data, size_t bytes, struct message message, size_t *offset, int *expected)
 {
     uint64_t key = pattern_key(message), word;

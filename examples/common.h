@@ -45,6 +45,9 @@ struct message {
 /* Put the message's pattern into device memory: every byte depends on source, destination, number and offset. */
 void pattern_fill(CUdeviceptr to, size_t bytes, struct message message);
 
+/* The same into host memory. */
+void pattern_fill_host(void *to, size_t bytes, struct message message);
+
 /* How many of the bytes, which came from the GPU, differ from the message's pattern; where the first one is, what it is
  * and what it should be, if any. */
 size_t pattern_check(const unsigned char *data, size_t bytes, struct message message, size_t *offset, int *expected);
