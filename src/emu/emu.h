@@ -56,6 +56,7 @@ struct emu {
     uint64_t seq;    /* operations, in order of their enqueueing */
     uint64_t ids;    /* buffer, stream and context numbers: never the same twice */
     CUstream busy;   /* the streams that have work */
+    bool contended;  /* something waits for another process, which will not wake us */
     uint64_t parked; /* waits that stand at the head of their stream, unsatisfied */
 };
 

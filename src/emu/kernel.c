@@ -13,6 +13,7 @@
 #include "device.h"
 #include "memory.h"
 #include "module.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,10 +43,9 @@ bool emu_sm_try(struct emu_op *op, uint64_t now)
 {
     bool kernel = op->kind == EMU_OP_KERNEL;
     uint64_t want = kernel ? op->launch.slots : COPY_SLOTS, least = kernel ? op->launch.block : COPY_SLOTS;
-    if (op->dev->slots_free < least)
+    op->held = emu_slots_take(op->dev, want, least);
+    if (!op->held)
         return false;
-    op->held = want < op->dev->slots_free ? want : op->dev->slots_free;
-    op->dev->slots_free -= op->held;
     op->dev->sm_work++;
     if (!kernel)
         return true;
@@ -57,7 +57,7 @@ bool emu_sm_try(struct emu_op *op, uint64_t now)
 
 void emu_sm_done(struct emu_op *op)
 {
-    op->dev->slots_free += op->held;
+    emu_slots_give(op->dev, op->held);
     op->held = 0;
 }
 

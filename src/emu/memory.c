@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "memory.h"
+#include "shared.h"
 #include "device.h"
 #include "graph.h"
 
@@ -17,7 +18,7 @@ CUresult emu_alloc(struct emu_device *dev, CUcontext ctx, size_t size, enum emu_
 {
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
-    if (size > emu.set.memory || dev->used > emu.set.memory - size)
+    if (!emu_memory_take(dev, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t span = (size + GRAIN - 1) / GRAIN * GRAIN;
     CUdeviceptr base = emu_space_reserve(span, GRAIN);
@@ -26,11 +27,11 @@ CUresult emu_alloc(struct emu_device *dev, CUcontext ctx, size_t size, enum emu_
     if (!range) {
         if (store)
             emu_store_put(store);
+        emu_memory_give(dev, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     store->pool = kind == EMU_POOL;
     range->ctx = ctx;
-    dev->used += size;
     emu_range_expose(range, true);
     *out = base;
     return CUDA_SUCCESS;
@@ -42,7 +43,7 @@ void emu_free_range(struct emu_range *range)
     CUdeviceptr base = range->base;
     size_t size = range->size;
     if (dev)
-        dev->used -= size;
+        emu_memory_give(dev, size);
     emu_range_expose(range, false);
     emu_store_mark_freed(range->store);
     emu_range_remove(range);
@@ -139,7 +140,7 @@ CUresult cuMemGetInfo(size_t *free, size_t *total)
     if (!free || !total)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     *total = emu.set.memory;
-    *free = emu.set.memory - ctx->dev->used;
+    *free = emu_memory_free(ctx->dev);
     return emu_leave(CUDA_SUCCESS);
 }
 
