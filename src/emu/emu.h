@@ -57,7 +57,8 @@ struct emu {
     uint64_t ids;    /* buffer, stream and context numbers: never the same twice */
     CUstream busy;   /* the streams that have work */
     bool contended;  /* something waits for another process, which will not wake us */
-    uint64_t parked; /* waits that stand at the head of their stream, unsatisfied */
+    unsigned waiting; /* streams that have a wait in their queue */
+    uint64_t parked;  /* waits that stand at the head of their stream, unsatisfied */
 };
 
 extern struct emu emu;

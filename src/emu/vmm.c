@@ -265,8 +265,6 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
             if (on && !emu.set.p2p && emu_range_gpu(range) != emu.device[desc[i].location.id]->gpu)
                 return emu_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
             range->access = on ? range->access | bit : range->access & ~bit;
-            if (!range->ctx)
-                range->ctx = emu.device[desc[i].location.id]->primary;
         }
         emu_range_expose(range, range->access != 0);
         at += range->size;

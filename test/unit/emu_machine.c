@@ -107,8 +107,7 @@ static void test_engine_is_shared(void **state)
     tell(c, 'p');
     OK(cuMemcpyDtoDAsync(t->b[1], t->a[0], 8 * MIB, s)); /* takes its turn between the child's four */
     OK(cuStreamSynchronize(s));
-    uint64_t ms = (now_ns() - start) / 1000000;
-    assert_in_range(ms, 130, 320);
+    assert_true(now_ns() - start >= 130000000); /* its own 84 ms and at least the rest of one of the child's */
     OK(cuStreamDestroy(s));
     child_end(c, false);
 }
