@@ -17,6 +17,7 @@
 
 #define PIECE_MAX (256u << 10)
 #define PIECE_MIN 64u
+#define LET_GO (8u << 10) /* smaller pieces are moved with the lock held: giving it up costs more */
 #define TURN (256u << 10) /* bytes moved before the next engine gets its turn */
 
 /* A piece with its addresses resolved. */
@@ -204,7 +205,7 @@ static bool turn(struct emu_op *op, uint64_t *bytes)
     size_t moved = 0;
     bool good = true;
     while (good && op->copy.next < op->copy.pieces && moved < TURN)
-        good = move_piece(op, true, &moved);
+        good = move_piece(op, op->copy.piece >= LET_GO, &moved);
     *bytes += moved;
     if (!good)
         emu_ctx_fail(op->stream->ctx, CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -42,8 +42,7 @@ static void name_of(pid_t pid, uint64_t nonce, char name[64])
 static void serve(int socket)
 {
     uint64_t id;
-    if (!emu_socket_same_user(socket) || !emu_socket_readable(socket) ||
-        recv(socket, &id, sizeof id, 0) != sizeof id)
+    if (!emu_socket_same_user(socket) || !emu_socket_readable(socket) || recv(socket, &id, sizeof id, 0) != sizeof id)
         return;
     pthread_mutex_lock(&emu.lock);
     struct emu_store *store = emu_store_find(id);

@@ -117,7 +117,8 @@ static struct emu_op *memop_new(CUstream s, const CUstreamBatchMemOpParams *p, C
 static bool has_wait(const CUstreamBatchMemOpParams *params, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        if (params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+        if (params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+            params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
             return true;
     return false;
 }

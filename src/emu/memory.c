@@ -5,9 +5,9 @@
  */
 #define _GNU_SOURCE
 #include "memory.h"
-#include "shared.h"
 #include "device.h"
 #include "graph.h"
+#include "shared.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -48,6 +48,16 @@ void emu_free_range(struct emu_range *range)
     emu_store_mark_freed(range->store);
     emu_range_remove(range);
     emu_space_retire(base, (size + GRAIN - 1) / GRAIN * GRAIN);
+}
+
+void emu_memory_end(CUcontext ctx)
+{
+    struct emu_range *range;
+    for (CUdeviceptr at = 0; (range = emu_range_next(at)) != NULL;) {
+        at = range->base + range->size;
+        if (range->ctx == ctx && (range->kind == EMU_ALLOC || range->kind == EMU_POOL))
+            emu_free_range(range);
+    }
 }
 
 CUresult cuMemAlloc(CUdeviceptr *dptr, size_t size)
@@ -171,6 +181,8 @@ static CUresult add_host(CUcontext ctx, void *p, size_t size, enum emu_range_kin
     }
     range->ctx = ctx;
     range->flags = flags;
+    if (kind == EMU_HOST_ALLOC)
+        emu_store_fill(store);
     return CUDA_SUCCESS;
 }
 

@@ -150,6 +150,7 @@ static inline int emu_setup(void **state)
     OK(cuMemHostAlloc((void **)&t.host, 8 * MIB, CU_MEMHOSTALLOC_PORTABLE));
     OK(cuMemHostAlloc((void **)&t.flag, 4096, CU_MEMHOSTALLOC_PORTABLE));
     OK(cuMemHostGetDevicePointer(&t.flag_dev, t.flag, 0));
+    memset(t.flag, 0, 4096);
     function("nop");
     return 0;
 }
