@@ -67,8 +67,8 @@ typedef enum {
 
 /* Join the job: under mpirun or srun --mpi=pmix every rank calls it, without a launcher the world is this process.
  * The rank's GPU is that of the calling thread's current context; without one, the primary context of device
- * (local rank mod devices), which is made current. Waits for the other ranks, at most HOCCL_INIT_TIMEOUT seconds
- * (300), naming the missing ones every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
+ * (local rank mod devices), which is made current and stays to the process's end. Waits for the other ranks, at most
+ * HOCCL_INIT_TIMEOUT seconds (300), naming the missing ones every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
  * Errors: BOOTSTRAP (no PMIx under srun, a rank is missing), DEVICE (no driver, no GPU), USAGE (called twice). */
 HOCCL_API HOCCL_Result HOCCL_Init(void);
 
@@ -76,6 +76,41 @@ HOCCL_API HOCCL_Result HOCCL_Init(void);
  * Counterpart: MPI_Finalize. Errors: USAGE (not initialised; an open group); a sticky error is returned after
  * everything has been freed. */
 HOCCL_API HOCCL_Result HOCCL_Finalize(void);
+
+/* ---- Making communicators without a launcher, and from others ------------------------------------------------------ */
+
+/* Names a communicator to be: made by one rank, given to all by any means (a file, MPI_Bcast, a store). */
+typedef struct {
+    char internal[128];
+} HOCCL_UniqueId;
+
+/* Make an id; this process then listens for the ranks until they have come. Counterpart: ncclGetUniqueId.
+ * Errors: ARGUMENT (NULL), SYSTEM (no socket). */
+HOCCL_API HOCCL_Result HOCCL_GetUniqueId(HOCCL_UniqueId *id);
+
+/* Make a communicator of nranks ranks, this thread being rank `rank`: of several processes, or threads of one, each with
+ * its GPU's context current (without one: device rank mod count). Needs no HOCCL_Init. Waits for all ranks, at most
+ * HOCCL_INIT_TIMEOUT. Inside a group the communicators are made together at the outermost End, so one thread can make
+ * those of several GPUs. Counterpart: ncclCommInitRank.
+ * Errors: ARGUMENT (NULL, nranks < 1, rank not in 0 … nranks − 1, an id that was not made by HOCCL_GetUniqueId);
+ * BOOTSTRAP (a rank is missing, came twice or failed; every rank returns an error). */
+HOCCL_API HOCCL_Result HOCCL_CommInitRank(HOCCL_Comm *comm, int nranks, HOCCL_UniqueId id, int rank);
+
+/* Give as the color of HOCCL_CommSplit to get no communicator (HOCCL_COMM_NULL). */
+#define HOCCL_SPLIT_NOCOLOR (-1)
+
+/* Collective over comm: ranks of equal color (≥ 0) make a new communicator, ordered by key, then by rank. Waits for
+ * all ranks of comm. Counterparts: MPI_Comm_split, ncclCommSplit.
+ * Errors: ARGUMENT (NULL, color < −1), BOOTSTRAP (a rank did not come in time). */
+HOCCL_API HOCCL_Result HOCCL_CommSplit(HOCCL_Comm comm, int color, int key, HOCCL_Comm *newcomm);
+
+/* Wait until this rank's operations in comm have completed or failed. Afterwards only HOCCL_CommDestroy, HOCCL_CommAbort
+ * and the queries may be called with it. Counterpart: ncclCommFinalize. Errors: the sticky error. */
+HOCCL_API HOCCL_Result HOCCL_CommFinalize(HOCCL_Comm comm);
+
+/* The same if it has not been done, then free the communicator; the handle is invalid afterwards. Not for
+ * HOCCL_COMM_WORLD, which HOCCL_Finalize frees. Counterparts: ncclCommDestroy, MPI_Comm_free. */
+HOCCL_API HOCCL_Result HOCCL_CommDestroy(HOCCL_Comm comm);
 
 /* ---- A communicator ------------------------------------------------------------------------------------------- */
 
@@ -120,6 +155,58 @@ HOCCL_API HOCCL_Result HOCCL_Recv(void *buf, size_t count, HOCCL_Datatype dataty
  * next group works. Counterpart: ncclGroupStart, ncclGroupEnd. Errors: USAGE (End without Start). */
 HOCCL_API HOCCL_Result HOCCL_GroupStart(void);
 HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
+
+/* ---- Collectives that only move data ------------------------------------------------------------------------------- */
+
+/* All ranks call the same collective with matching arguments, in the same order. Each is one group of flows on one
+ * stream and behaves as a Send and a Recv do: nothing waits, errors found later are sticky, a difference between ranks
+ * is a MISMATCH on both ends. Inside a group they join it. Counts and displacements are elements of datatype; buffers
+ * are device memory of the communicator's GPU. A flow of 0 elements still shakes hands. Reductions need SMs and do not
+ * exist here. Errors at the call: as HOCCL_Send, and ARGUMENT for a root that is no rank, NULL arrays, and buffers that
+ * overlap in another way than "in place" allows. */
+
+/* Every rank's sendcount elements to every rank, in rank order: rank r's land at recvbuf + r × sendcount.
+ * In place: sendbuf == recvbuf + rank × sendcount. Counterparts: ncclAllGather, MPI_Allgather. */
+HOCCL_API HOCCL_Result HOCCL_AllGather(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype,
+                                       HOCCL_Comm comm, HOCCL_Stream stream);
+
+/* The same with recvcounts[r] elements of rank r at displs[r]; sendcount must be recvcounts[rank].
+ * In place: sendbuf == recvbuf + displs[rank]. Counterpart: MPI_Allgatherv. */
+HOCCL_API HOCCL_Result HOCCL_AllGatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                                        const size_t *displs, HOCCL_Datatype datatype, HOCCL_Comm comm,
+                                        HOCCL_Stream stream);
+
+/* count elements from every rank to every rank: those for rank r stand at sendbuf + r × count, those of rank r land at
+ * recvbuf + r × count. sendbuf == recvbuf is refused (ARGUMENT). Counterparts: ncclAlltoAll, MPI_Alltoall. */
+HOCCL_API HOCCL_Result HOCCL_Alltoall(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype,
+                                      HOCCL_Comm comm, HOCCL_Stream stream);
+
+/* The same with a count and a displacement for each rank and direction. Counterpart: MPI_Alltoallv. */
+HOCCL_API HOCCL_Result HOCCL_Alltoallv(const void *sendbuf, const size_t *sendcounts, const size_t *sdispls, void *recvbuf,
+                                       const size_t *recvcounts, const size_t *rdispls, HOCCL_Datatype datatype,
+                                       HOCCL_Comm comm, HOCCL_Stream stream);
+
+/* count elements of root's sendbuf to every rank's recvbuf (root's too, unless it is sendbuf). sendbuf is read at root
+ * only. Counterparts: ncclBroadcast, MPI_Bcast (in place everywhere). */
+HOCCL_API HOCCL_Result HOCCL_Broadcast(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype, int root,
+                                       HOCCL_Comm comm, HOCCL_Stream stream);
+
+/* sendcount elements of every rank to root, rank r's at recvbuf + r × sendcount (recvcounts[r] at displs[r]). recvbuf,
+ * recvcounts and displs are read at root only. In place at root: sendbuf == where they land. Counterparts: MPI_Gather(v). */
+HOCCL_API HOCCL_Result HOCCL_Gather(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype, int root,
+                                    HOCCL_Comm comm, HOCCL_Stream stream);
+HOCCL_API HOCCL_Result HOCCL_Gatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                                     const size_t *displs, HOCCL_Datatype datatype, int root, HOCCL_Comm comm,
+                                     HOCCL_Stream stream);
+
+/* recvcount elements from root to every rank, rank r's from sendbuf + r × recvcount (sendcounts[r] at displs[r]).
+ * sendbuf, sendcounts and displs are read at root only. In place at root: recvbuf == where its own stand.
+ * Counterparts: MPI_Scatter(v). */
+HOCCL_API HOCCL_Result HOCCL_Scatter(const void *sendbuf, void *recvbuf, size_t recvcount, HOCCL_Datatype datatype, int root,
+                                     HOCCL_Comm comm, HOCCL_Stream stream);
+HOCCL_API HOCCL_Result HOCCL_Scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *displs, void *recvbuf,
+                                      size_t recvcount, HOCCL_Datatype datatype, int root, HOCCL_Comm comm,
+                                      HOCCL_Stream stream);
 
 /* ---- Errors and version ---------------------------------------------------------------------------------------- */
 

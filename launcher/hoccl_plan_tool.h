@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HOCCL_PLAN_TOOL_H
+#define HOCCL_PLAN_TOOL_H
+
+#include "hoccl_plan_pattern.h"
+#include "hoccl_plan_sim.h"
+#include "sched/plan.h"
+
+#include <stdio.h>
+
+/* What the parts of hoccl-plan share. */
+struct hoccl_tool_result {
+	const char *name;
+	struct hoccl_plan *plan;
+	uint64_t planning_ns;
+	bool simulated;
+	struct hoccl_sim_result sim;
+};
+
+enum { HOCCL_TOOL_ROTATION, HOCCL_TOOL_PEEL, HOCCL_TOOL_LIST, HOCCL_TOOL_METHODS };
+
+struct hoccl_tool {
+	struct hoccl_layout layout;
+	struct hoccl_machine machine;
+	struct hoccl_pattern pattern;	/* name NULL: the matrix is from a file */
+	const char *topology, *matrix;	/* as given */
+	uint64_t *c;
+	uint64_t size;			/* bytes that a bandwidth refers to: the longest line */
+	struct hoccl_traffic *traffic;
+	bool relay, overlap, all_stages;
+	struct hoccl_tool_result result[HOCCL_TOOL_METHODS];
+	int chosen;			/* index of what production would use, or of what was asked for */
+};
+
+/* Topology: "2x8", a file, or hwloc XML (one machine, taken `copies` times). `lone`: what a GPU without pair gets. */
+int hoccl_input_topology(struct hoccl_layout *layout, const char *text, int copies, int lone, bool pairs,
+			 struct hoccl_plan_error *error);
+int hoccl_input_hwloc(const char *path, int *gpus, int *pair, int lone, struct hoccl_plan_error *error);
+
+/* Reads gpus × gpus entries. */
+int hoccl_input_matrix(const char *path, int gpus, uint64_t *c, struct hoccl_plan_error *error);
+
+/* A rotation as a plan, for printing and simulation. */
+int hoccl_rotation_expand(struct hoccl_plan **plan, const struct hoccl_layout *layout,
+			  const struct hoccl_machine *machine, uint64_t bytes, uint64_t *planning_ns,
+			  struct hoccl_plan_error *error);
+
+void hoccl_print_text(const struct hoccl_tool *tool, FILE *file);
+int hoccl_print_json(const struct hoccl_tool *tool, FILE *file);
+
+/* Simulates the chosen plan and draws what each engine does. */
+int hoccl_print_svg(const struct hoccl_tool *tool, const char *path, struct hoccl_plan_error *error);
+
+uint64_t hoccl_tool_clock(void);
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups. A call checks its own arguments at once; what is right waits here for the outermost End, which posts all of it
+ * together. The first failing call of a group makes End return its error and post nothing. A call outside a group makes
+ * its requests in the same place and posts them at once. */
+#include "api/group.h"
+
+#include "api/handle.h"
+#include "api/make.h"
+#include "base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static __thread struct {
+    int depth;
+    size_t count, room;
+    HOCCL_Comm *handles; /* of each request; a handle may have gone when the group ends */
+    struct hoccl_request *requests;
+    HOCCL_Result failed; /* the first error inside the group */
+    char text[HOCCL_ERROR_TEXT];
+} group;
+
+bool hoccl_group_is_open(void)
+{
+    return group.depth > 0;
+}
+
+HOCCL_Result hoccl_group_note(HOCCL_Result result)
+{
+    if (group.depth && result && !group.failed) {
+        group.failed = result;
+        memcpy(group.text, hoccl_error_text(), sizeof group.text);
+    }
+    return result;
+}
+
+static void clear(void)
+{
+    free(group.handles);
+    free(group.requests);
+    memset(&group, 0, sizeof group);
+}
+
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
+
+static size_t element_size(HOCCL_Datatype type)
+{
+    switch (type) {
+    case HOCCL_INT8:
+    case HOCCL_UINT8:
+    case HOCCL_FP8_E4M3:
+    case HOCCL_FP8_E5M2:
+    case HOCCL_BYTE:
+        return 1;
+    case HOCCL_INT16:
+    case HOCCL_UINT16:
+    case HOCCL_FP16:
+    case HOCCL_BF16:
+        return 2;
+    case HOCCL_INT32:
+    case HOCCL_UINT32:
+    case HOCCL_FP32:
+        return 4;
+    case HOCCL_INT64:
+    case HOCCL_UINT64:
+    case HOCCL_FP64:
+    case HOCCL_COMPLEX64:
+        return 8;
+    case HOCCL_COMPLEX128:
+        return 16;
+    }
+    return 0;
+}
+
+static HOCCL_Result grow(void)
+{
+    size_t room = group.room ? 2 * group.room : 32;
+    struct hoccl_request *q = realloc(group.requests, room * sizeof *q);
+    if (q)
+        group.requests = q;
+    HOCCL_Comm *h = q ? realloc(group.handles, room * sizeof *h) : NULL;
+    if (!h)
+        return hoccl_fail(HOCCL_ERR_MEMORY, "no host memory for a group of %zu operations", room);
+    group.handles = h;
+    group.room = room;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_call_add(struct hoccl_call *call, bool is_send, int peer, const void *address, size_t bytes)
+{
+    size_t i = group.count + call->count;
+    if (i == group.room) {
+        HOCCL_Result r = grow();
+        if (r)
+            return r;
+    }
+    group.handles[i] = call->handle;
+    group.requests[i] = (struct hoccl_request){
+        .comm = call->comm, .stream = call->stream, .is_send = is_send, .peer = peer, .address = address,
+        .begins = !call->count && call->kind != HOCCL_FLOW_SEND_RECV,
+        .header = {.bytes = bytes, .kind = call->kind, .element_size = (uint32_t)call->element_size, .root = call->root}};
+    call->count++;
+    return HOCCL_SUCCESS;
+}
+
+const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call)
+{
+    return call->count ? group.requests + group.count : NULL;
+}
+
+/* With the communicator taken: make, check the rest; outside a group post at once. A collective of one rank can be
+ * nothing at all. */
+static HOCCL_Result run(struct hoccl_call *call, HOCCL_Result (*make)(struct hoccl_call *, const void *), const void *arguments)
+{
+    HOCCL_Result r = hoccl_comm_error(call->comm);
+    if (!r)
+        r = make(call, arguments);
+    struct hoccl_request *q = group.requests + group.count;
+    if (r || !call->count)
+        return r;
+    r = hoccl_requests_check(q, call->count);
+    if (!r && !group.depth)
+        r = hoccl_post(q, call->count);
+    return r;
+}
+
+static HOCCL_Result take(struct hoccl_call *call, HOCCL_Result (*make)(struct hoccl_call *, const void *), const void *arguments)
+{
+    call->element_size = element_size(call->datatype);
+    call->count = 0;
+    if (!call->element_size)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "datatype %d is unknown", (int)call->datatype);
+    HOCCL_Result r = hoccl_handle_enter(call->handle, &call->comm);
+    if (r)
+        return r;
+    r = run(call, make, arguments);
+    hoccl_handle_leave(call->handle, call->comm);
+    return r;
+}
+
+HOCCL_Result hoccl_group_call(struct hoccl_call *call, HOCCL_Result (*make)(struct hoccl_call *, const void *),
+                              const void *arguments)
+{
+    HOCCL_Result r = take(call, make, arguments);
+    if (r)
+        hoccl_fail_context(r, "%s", call->name);
+    if (!group.depth)
+        clear();
+    else if (!r)
+        group.count += call->count;
+    return hoccl_group_note(r);
+}
+
+/* ---- the whole group --------------------------------------------------------------------------------------------- */
+
+/* The first request with the same handle. */
+static size_t first_of(size_t i)
+{
+    size_t j = 0;
+    while (group.handles[j] != group.handles[i])
+        j++;
+    return j;
+}
+
+/* Take every communicator of the group; the requests' pointers are set anew, for a handle may have gone meanwhile. */
+static HOCCL_Result enter_all(size_t *taken)
+{
+    for (size_t i = 0; i < group.count; i++) {
+        struct hoccl_request *q = &group.requests[i];
+        size_t j = first_of(i);
+        if (j < i) {
+            q->comm = group.requests[j].comm;
+            continue;
+        }
+        HOCCL_Result r = hoccl_handle_enter(group.handles[i], &q->comm);
+        if (!r && (r = hoccl_comm_error(q->comm)))
+            hoccl_handle_leave(group.handles[i], q->comm);
+        if (r)
+            return r;
+        *taken = i + 1;
+    }
+    return HOCCL_SUCCESS;
+}
+
+static void leave_all(size_t taken)
+{
+    for (size_t i = 0; i < taken; i++)
+        if (first_of(i) == i)
+            hoccl_handle_leave(group.handles[i], group.requests[i].comm);
+}
+
+static HOCCL_Result post_group(void)
+{
+    size_t taken = 0;
+    HOCCL_Result r = enter_all(&taken);
+    if (!r)
+        r = hoccl_post(group.requests, group.count);
+    leave_all(taken);
+    return r;
+}
+
+HOCCL_Result HOCCL_GroupStart(void)
+{
+    group.depth++;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result HOCCL_GroupEnd(void)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (!group.depth)
+        return hoccl_fail(HOCCL_ERR_USAGE, "HOCCL_GroupEnd without HOCCL_GroupStart in this thread");
+    if (--group.depth)
+        return HOCCL_SUCCESS;
+    if (group.failed) {
+        hoccl_fail_again(group.failed, group.text);
+        hoccl_make_refuse();
+        r = hoccl_fail_again(group.failed, group.text);
+    } else {
+        r = hoccl_make_all();
+    }
+    if (!r && group.count)
+        r = post_group();
+    if (r && !group.failed)
+        hoccl_fail_context(r, "HOCCL_GroupEnd");
+    hoccl_make_forget();
+    clear();
+    return r;
+}

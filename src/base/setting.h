@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The settings: environment variables HOCCL_*, read once, all in one table (setting.c). */
+#ifndef HOCCL_BASE_SETTING_H
+#define HOCCL_BASE_SETTING_H
+
+#include "hoccl.h"
+
+enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_H2D };
+
+/* Ways to break the executor on purpose, so that a test can show that it would notice. */
+enum hoccl_break { HOCCL_BREAK_NOTHING, HOCCL_BREAK_LOCAL_COPY, HOCCL_BREAK_EARLY_FLAG, HOCCL_BREAK_EARLY_REUSE };
+
+#define HOCCL_SETTING_TEXT 1024 /* longest text, the final zero included */
+
+struct hoccl_settings {
+    int debug;                  /* HOCCL_DEBUG: enum hoccl_log_level */
+    uint64_t init_timeout;      /* HOCCL_INIT_TIMEOUT, ns here, seconds outside; so all times */
+    uint64_t timeout;           /* HOCCL_TIMEOUT */
+    uint64_t wait_timeout;      /* HOCCL_WAIT_TIMEOUT, 0: never */
+    uint64_t chunk;             /* HOCCL_CHUNK, bytes */
+    enum hoccl_gate_choice gate;      /* HOCCL_GATE */
+    char topo_file[HOCCL_SETTING_TEXT]; /* HOCCL_TOPO_FILE */
+    uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
+    enum hoccl_break test_break; /* HOCCL_TEST_BREAK */
+};
+
+extern struct hoccl_settings hoccl_settings;
+
+/* Read the environment; later calls read it anew. A value that cannot be read is HOCCL_ERR_ARGUMENT with the name, the
+ * value and what is allowed; an unknown HOCCL_* name is a warning with the nearest known one. */
+HOCCL_Result hoccl_settings_load(void);
+
+/* The same for the calls that make communicators, from any thread: once a process, then constant. */
+HOCCL_Result hoccl_settings_load_once(void);
+
+/* The table, for tools: row `i` as name, default and sentence; false behind the last. */
+int hoccl_settings_row(int i, const char **name, const char **value, const char **sentence);
+
+#endif

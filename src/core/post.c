@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the calling thread does: check, number, enqueue on streams, hand over. Its cost does not depend on the bytes: no
+ * chunk is submitted here, no peer waited for, no lock taken that the proxy holds for long. */
+#include "core/post.h"
+
+#include "base/error.h"
+#include "base/setting.h"
+#include "core/proxy.h"
+#include "stream/parking.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
+
+static HOCCL_Result check_stream(const struct hoccl_request *q)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult e = hoccl_driver.StreamIsCapturing(q->stream, &status);
+    if (e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (!e && status != CU_STREAM_CAPTURE_STATUS_NONE))
+        return hoccl_fail(HOCCL_ERR_UNSUPPORTED, "stream %p is capturing a graph: HOCCL operations cannot be captured yet",
+                          (void *)q->stream);
+    return hoccl_driver_check(e, "stream %p", (void *)q->stream);
+}
+
+/* How the sender will get at a receive buffer. */
+static HOCCL_Result make_reachable(struct hoccl_request *q)
+{
+    const struct hoccl_peer *p = &q->comm->peers[q->peer];
+    if (p->same_gpu && !q->memory.host)
+        return HOCCL_SUCCESS; /* staged, whatever it is */
+    return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);
+}
+
+/* From the first to the last byte that the requests of one direction touch. */
+struct span {
+    uintptr_t low, high;
+    size_t pieces;
+};
+
+static struct span span_of(const struct hoccl_request *q, size_t n, bool is_send)
+{
+    struct span s = {.low = UINTPTR_MAX};
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t low = (uintptr_t)q[i].address, high = low + q[i].header.bytes;
+        if (q[i].is_send != is_send || low == high)
+            continue;
+        s.pieces++;
+        s.low = low < s.low ? low : s.low;
+        s.high = high > s.high ? high : s.high;
+    }
+    return s;
+}
+
+/* One question to the driver for all pieces of a buffer (it costs as much as the rest of the call); each by itself only
+ * where the whole is not one allocation: pieces with gaps between them may lie in several, and one may be wrong. */
+static HOCCL_Result check_memory(struct hoccl_request *q, size_t n, bool is_send)
+{
+    const struct hoccl_device *device = &q->comm->gpu->device;
+    struct span s = span_of(q, n, is_send);
+    struct hoccl_memory whole;
+    bool one = s.pieces > 1 && !hoccl_memory_check(device, (const void *)s.low, s.high - s.low, &whole);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (size_t i = 0; i < n && !r; i++) {
+        if (q[i].is_send != is_send || !q[i].header.bytes)
+            continue;
+        if (one) {
+            q[i].memory = whole;
+            q[i].memory.offset += (uintptr_t)q[i].address - s.low;
+        } else
+            r = hoccl_memory_check(device, q[i].address, q[i].header.bytes, &q[i].memory);
+        if (!r && !is_send)
+            r = make_reachable(&q[i]);
+    }
+    return r;
+}
+
+static HOCCL_Result check_peer(const struct hoccl_request *q)
+{
+    const struct hoccl_comm *c = q->comm;
+    if (q->peer < 0 || q->peer >= c->size)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "peer %d: the communicator has ranks 0 to %d", q->peer, c->size - 1);
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n)
+{
+    struct hoccl_comm *c = requests->comm;
+    bool pushed;
+    HOCCL_Result r = hoccl_comm_error(c);
+    for (size_t i = 0; i < n && !r; i++)
+        r = check_peer(&requests[i]);
+    if (!r)
+        r = hoccl_device_enter(&c->gpu->device, &pushed);
+    if (r)
+        return r;
+    r = check_stream(requests);
+    if (!r)
+        r = check_memory(requests, n, true);
+    if (!r)
+        r = check_memory(requests, n, false);
+    hoccl_device_leave(pushed);
+    return r;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+static HOCCL_Result check_context(const struct hoccl_comm *c, CUstream stream)
+{
+    CUcontext context = NULL;
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.StreamGetCtx(stream, &context), "stream %p", (void *)stream);
+    if (!r && context != c->gpu->device.context)
+        r = hoccl_fail(HOCCL_ERR_ARGUMENT, "stream %p belongs to another context than the communicator's (GPU %d)",
+                       (void *)stream, c->gpu->device.ordinal);
+    return r;
+}
+
+/* A place for a stream not met before: an unused one, else one that holds no operation. */
+static struct hoccl_comm_stream *place(struct hoccl_comm *c)
+{
+    if (c->streams_used < HOCCL_STREAMS_MAX)
+        return &c->streams[c->streams_used];
+    for (int i = 0; i < HOCCL_STREAMS_MAX; i++)
+        if (!hoccl_observe(&c->streams[i].handshake.outstanding)) {
+            hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
+            return &c->streams[i];
+        }
+    return NULL;
+}
+
+static HOCCL_Result find_stream(struct hoccl_comm *c, CUstream stream, struct hoccl_comm_stream **out)
+{
+    unsigned long long id;
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.StreamGetId(stream, &id), "stream %p", (void *)stream);
+    if (r)
+        return r;
+    for (int i = 0; i < c->streams_used; i++)
+        if (c->streams[i].handshake.stream_id == id) {
+            *out = &c->streams[i];
+            return HOCCL_SUCCESS;
+        }
+    r = check_context(c, stream);
+    if (r)
+        return r;
+    struct hoccl_comm_stream *s = place(c);
+    if (!s)
+        return hoccl_fail(HOCCL_ERR_USAGE, "more than %d streams hold operations of one communicator", HOCCL_STREAMS_MAX);
+    memset(s, 0, sizeof *s);
+    hoccl_list_init(&s->queue);
+    hoccl_list_init(&s->busy);
+    hoccl_list_init(&s->link);
+    r = hoccl_handshake_open(&s->handshake, stream, id, &c->gpu->flags);
+    if (r)
+        return r;
+    c->streams_used += s == &c->streams[c->streams_used];
+    *out = s;
+    return HOCCL_SUCCESS;
+}
+
+/* ---- one communicator's part of a group -------------------------------------------------------------------------- */
+
+struct part {
+    struct hoccl_comm *comm;
+    struct hoccl_op *op;
+    int turns;
+    int fresh; /* streams that held no operation before: they will be parked */
+    struct hoccl_comm_stream *stream[HOCCL_PARKED_MAX];
+    bool was_free[HOCCL_PARKED_MAX];
+    struct hoccl_turn turn[HOCCL_PARKED_MAX]; /* a copy: once handed over, the operation may be freed at any time */
+};
+
+static HOCCL_Result add_stream(struct part *p, CUstream stream)
+{
+    struct hoccl_comm_stream *s = NULL;
+    HOCCL_Result r = find_stream(p->comm, stream, &s);
+    if (r)
+        return r;
+    for (int i = 0; i < p->turns; i++)
+        if (p->stream[i] == s)
+            return HOCCL_SUCCESS;
+    if (p->turns == HOCCL_PARKED_MAX)
+        return hoccl_fail(HOCCL_ERR_USAGE, "a group over more than %d streams: no more can wait at once", HOCCL_PARKED_MAX);
+    p->was_free[p->turns] = hoccl_fetch_add(&s->handshake.outstanding, 1) == 0;
+    p->fresh += p->was_free[p->turns];
+    p->stream[p->turns++] = s;
+    return HOCCL_SUCCESS;
+}
+
+/* Nothing will be posted. A stream whose earlier operations have ended meanwhile is parked no longer. */
+static void drop_streams(struct part *p)
+{
+    for (int i = 0; i < p->turns; i++)
+        if (hoccl_fetch_add(&p->stream[i]->handshake.outstanding, -1) == 1 && !p->was_free[i])
+            hoccl_parking_leave(1);
+}
+
+static void set_flow(struct hoccl_flow *f, struct hoccl_op *op, const struct hoccl_request *q)
+{
+    struct hoccl_comm *c = q->comm;
+    struct hoccl_peer *peer = &c->peers[q->peer];
+    *f = (struct hoccl_flow){.op = op, .is_send = q->is_send, .peer = peer, .header = q->header, .address = q->address,
+                             .memory = q->memory};
+    f->number = q->is_send ? peer->sends++ : peer->receives++;
+    c->collectives += q->begins;
+    f->header.operation = q->header.kind == HOCCL_FLOW_SEND_RECV ? 0 : c->collectives;
+    hoccl_list_init(&f->link);
+}
+
+/* The operation in one block: itself, its turns, its flows. */
+static HOCCL_Result make_op(struct part *p, const struct hoccl_request *q, size_t n)
+{
+    int flows = 0;
+    for (size_t i = 0; i < n; i++)
+        flows += q[i].comm == p->comm;
+    size_t turns = sizeof(struct hoccl_op), flow = turns + (size_t)p->turns * sizeof(struct hoccl_op_turn);
+    struct hoccl_op *op = hoccl_alloc(flow + (size_t)flows * sizeof(struct hoccl_flow), "an operation");
+    if (!op)
+        return HOCCL_ERR_MEMORY;
+    op->turn = (struct hoccl_op_turn *)((char *)op + turns);
+    op->flow = (struct hoccl_flow *)((char *)op + flow);
+    op->turns = p->turns;
+    op->unfinished = flows;
+    p->op = op;
+    return HOCCL_SUCCESS;
+}
+
+_Static_assert(sizeof(struct hoccl_op) % 8 == 0 && sizeof(struct hoccl_op_turn) % 8 == 0, "the parts of the block are aligned");
+
+/* Nothing here can fail: numbers are given out only when the operation will be posted. */
+static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, bool gated)
+{
+    struct hoccl_op *op = p->op;
+    for (int i = 0; i < p->turns; i++) {
+        p->turn[i] = hoccl_turn_next(&p->stream[i]->handshake, gated);
+        op->turn[i] = (struct hoccl_op_turn){.turn = p->turn[i], .stream = p->stream[i], .op = op};
+        hoccl_list_init(&op->turn[i].link);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (q[i].comm == p->comm)
+            set_flow(&op->flow[op->flows++], op, &q[i]);
+}
+
+static void hand_over(struct part *p)
+{
+    struct hoccl_comm *c = p->comm;
+    hoccl_fetch_add(&c->unfinished, 1u);
+    pthread_mutex_lock(&c->inbox_lock);
+    hoccl_list_append(&c->inbox, &p->op->link);
+    hoccl_publish(&c->inbox_full, 1);
+    pthread_mutex_unlock(&c->inbox_lock);
+    p->op = NULL;
+    hoccl_proxy_ring(c);
+}
+
+/* ---- posting ----------------------------------------------------------------------------------------------------- */
+
+static HOCCL_Result enqueue_halves(struct part *p, HOCCL_Result (*half)(const struct hoccl_turn *, const struct hoccl_gate *))
+{
+    bool pushed;
+    HOCCL_Result r = hoccl_device_enter(&p->comm->gpu->device, &pushed);
+    if (r)
+        return r;
+    for (int i = 0; i < p->turns && !r; i++)
+        r = half(&p->turn[i], &p->comm->gpu->gate);
+    hoccl_device_leave(pushed);
+    if (r)
+        hoccl_comm_fail(p->comm, r); /* other streams of the group may have their half already */
+    return r;
+}
+
+/* Every start signal comes before any wait, so no stream of the group can be kept from starting by another's wait. */
+static HOCCL_Result enqueue_all(struct part *parts, int n)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (n == 1 && parts->turns == 1)
+        return enqueue_halves(parts, hoccl_turn_start_and_wait);
+    for (int i = 0; i < n && !r; i++)
+        r = enqueue_halves(&parts[i], hoccl_turn_start);
+    for (int i = 0; i < n && !r; i++)
+        r = enqueue_halves(&parts[i], hoccl_turn_wait);
+    return r;
+}
+
+/* The parts of a group: one a communicator. */
+static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part *parts, int *count, int most)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct part *p = parts;
+        bool pushed;
+        if (i && q[i].comm == q[i - 1].comm && q[i].stream == q[i - 1].stream)
+            continue;
+        while (p < parts + *count && p->comm != q[i].comm)
+            p++;
+        if (p == parts + most)
+            return hoccl_fail(HOCCL_ERR_USAGE, "a group over more than %d communicators", most);
+        if (p == parts + *count) {
+            p->comm = q[i].comm;
+            p->op = NULL;
+            p->turns = p->fresh = 0;
+            ++*count;
+        }
+        HOCCL_Result r = hoccl_device_enter(&p->comm->gpu->device, &pushed);
+        if (r)
+            return r;
+        r = add_stream(p, q[i].stream);
+        hoccl_device_leave(pushed);
+        if (r)
+            return r;
+    }
+    return HOCCL_SUCCESS;
+}
+
+/* Every operation's memory, then every stream's right to park: all that can fail before anything is posted. */
+static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part *parts, int count, int *parked)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    int fresh = 0;
+    for (int i = 0; i < count && !r; i++) {
+        r = make_op(&parts[i], q, n);
+        fresh += parts[i].fresh;
+    }
+    return r ? r : hoccl_parking_enter(fresh, hoccl_settings.timeout, parked);
+}
+
+#define PARTS 8
+
+HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)
+{
+    struct part parts[PARTS];
+    int count = 0, parked = 0;
+    HOCCL_Result r = divide(requests, n, parts, &count, PARTS);
+    if (!r)
+        r = prepare(requests, n, parts, count, &parked);
+    if (r) {
+        for (int i = 0; i < count; i++) {
+            drop_streams(&parts[i]);
+            free(parts[i].op);
+        }
+        return r;
+    }
+    for (int i = 0; i < count; i++) {
+        fill_op(&parts[i], requests, n, hoccl_gate_needed(&parts[i].comm->gpu->gate, parked));
+        hand_over(&parts[i]);
+    }
+    return enqueue_all(parts, count);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The progress thread's half of the core: from a start signal to an end flag (paper §3.2, Figure 4).
+ *
+ *   inbox ──▶ turns queue up behind their stream ──start flag──▶ flows run ──all done──▶ end flags
+ *
+ * Only the first turn of a stream can be reached next, so only it is watched. A group that spans streams runs when all
+ * of them have arrived, and all are released together. */
+#include "core/progress.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/setting.h"
+#include "stream/parking.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
+{
+    free(op);
+    hoccl_fetch_add(&comm->unfinished, -1u);
+}
+
+/* The streams go on; those that hold no other operation are parked no longer. The end flags come first. */
+static void release(struct hoccl_comm *comm, struct hoccl_op *op)
+{
+    int left = 0;
+    for (int i = 0; i < op->turns; i++)
+        hoccl_turn_release(&op->turn[i].turn);
+    for (int i = 0; i < op->turns; i++) {
+        struct hoccl_op_turn *t = &op->turn[i];
+        struct hoccl_list *q = &t->stream->queue;
+        bool first = q->next == &t->link;
+        hoccl_list_remove(&t->link);
+        if (hoccl_list_empty(q))
+            hoccl_list_remove(&t->stream->busy);
+        else if (first && !comm->failed)
+            hoccl_list_append(&comm->watched, &t->stream->link);
+        left += __atomic_sub_fetch(&t->stream->handshake.outstanding, 1, __ATOMIC_ACQ_REL) == 0;
+    }
+    if (left)
+        hoccl_parking_leave(left);
+}
+
+/* ---- the normal way ---------------------------------------------------------------------------------------------- */
+
+static void enqueue(struct hoccl_comm *comm, struct hoccl_op *op)
+{
+    for (int i = 0; i < op->turns; i++) {
+        struct hoccl_op_turn *t = &op->turn[i];
+        struct hoccl_comm_stream *s = t->stream;
+        if (hoccl_list_empty(&s->queue)) {
+            hoccl_list_append(&comm->busy_streams, &s->busy);
+            hoccl_list_append(&comm->watched, &s->link);
+        }
+        hoccl_list_append(&s->queue, &t->link);
+    }
+}
+
+static bool take_inbox(struct hoccl_comm *comm, struct hoccl_list *ops)
+{
+    hoccl_list_init(ops);
+    if (!hoccl_observe(&comm->inbox_full))
+        return false;
+    pthread_mutex_lock(&comm->inbox_lock);
+    hoccl_publish(&comm->inbox_full, 0);
+    hoccl_list_move(ops, &comm->inbox);
+    pthread_mutex_unlock(&comm->inbox_lock);
+    return true;
+}
+
+static bool accept_new(struct hoccl_comm *comm)
+{
+    struct hoccl_list ops, *l;
+    if (!take_inbox(comm, &ops))
+        return false;
+    while ((l = hoccl_list_take(&ops)))
+        enqueue(comm, hoccl_entry(l, struct hoccl_op, link));
+    return true;
+}
+
+static void start(struct hoccl_comm *comm, struct hoccl_op *op)
+{
+    for (int i = 0; i < op->flows; i++)
+        hoccl_list_append(&comm->running, &op->flow[i].link);
+}
+
+static bool watch_streams(struct hoccl_comm *comm)
+{
+    struct hoccl_list *l, *next;
+    bool moved = false;
+    for (l = comm->watched.next; l != &comm->watched; l = next) {
+        struct hoccl_comm_stream *s = hoccl_entry(l, struct hoccl_comm_stream, link);
+        struct hoccl_op_turn *t = hoccl_entry(s->queue.next, struct hoccl_op_turn, link);
+        next = l->next;
+        if (!hoccl_turn_reached(&t->turn))
+            continue;
+        hoccl_list_remove(&s->link);
+        if (++t->op->reached == t->op->turns)
+            start(comm, t->op);
+        moved = true;
+    }
+    return moved;
+}
+
+/* A peer that fails over a mismatch says so in its answer to the flow concerned. Another flow may have been the first to
+ * see that it has failed; the mismatch is the better error. */
+static void fail_flows(struct hoccl_comm *comm, HOCCL_Result r)
+{
+    char text[HOCCL_ERROR_TEXT];
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running && r == HOCCL_ERR_PEER; l = l->next)
+        if (hoccl_flow_verdict(hoccl_entry(l, struct hoccl_flow, link)) == HOCCL_ERR_MISMATCH)
+            r = HOCCL_ERR_MISMATCH;
+    hoccl_comm_fail(comm, r == HOCCL_ERR_MISMATCH ? r : hoccl_fail_again(r, text));
+}
+
+static bool run_flows(struct hoccl_comm *comm)
+{
+    struct hoccl_list *l, *next;
+    bool any = false;
+    for (l = comm->running.next; l != &comm->running; l = next) {
+        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, link);
+        struct hoccl_op *op = f->op;
+        bool moved = false;
+        next = l->next;
+        HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
+        any |= moved;
+        if (r) {
+            fail_flows(comm, r);
+            return true;
+        }
+        if (f->state != HOCCL_FLOW_DONE)
+            continue;
+        hoccl_list_remove(&f->link);
+        if (--op->unfinished)
+            continue;
+        release(comm, op);
+        free_op(comm, op);
+    }
+    return any;
+}
+
+/* ---- after a failure --------------------------------------------------------------------------------------------- */
+
+static void give_up(struct hoccl_comm *comm, struct hoccl_op *op)
+{
+    for (int i = 0; i < op->flows; i++)
+        hoccl_flow_cancel(comm->gpu, &op->flow[i]);
+    hoccl_list_append(&comm->draining, &op->link);
+    release(comm, op);
+}
+
+/* Every stream that holds an operation goes on, and every operation that some stream holds is given up. */
+static void let_go(struct hoccl_comm *comm)
+{
+    struct hoccl_list *l;
+    for (l = comm->busy_streams.next; l != &comm->busy_streams; l = l->next)
+        hoccl_handshake_release_all(&hoccl_entry(l, struct hoccl_comm_stream, busy)->handshake);
+    hoccl_list_init(&comm->watched);
+    hoccl_list_init(&comm->running);
+    while (!hoccl_list_empty(&comm->busy_streams)) {
+        struct hoccl_comm_stream *s = hoccl_entry(comm->busy_streams.next, struct hoccl_comm_stream, busy);
+        give_up(comm, hoccl_entry(s->queue.next, struct hoccl_op_turn, link)->op);
+    }
+}
+
+/* Carry the failure out, once: tell the peers why, then let every stream go. */
+static void fail_now(struct hoccl_comm *comm)
+{
+    bool aborted = hoccl_observe(&comm->abort);
+    comm->failed = true;
+    if (hoccl_observe(&comm->error))
+        hoccl_board_say(comm->board, HOCCL_BOARD_FAILED, comm->error_text);
+    else if (aborted)
+        hoccl_board_say(comm->board, HOCCL_BOARD_ABORTED, NULL);
+    accept_new(comm);
+    let_go(comm);
+    if (!aborted)
+        hoccl_log(HOCCL_LOG_INFO, "the communicator has failed: %s", comm->error_text);
+}
+
+static bool sends_quiet(const struct hoccl_op *op)
+{
+    for (int i = 0; i < op->flows; i++)
+        if (op->flow[i].is_send && op->flow[i].state != HOCCL_FLOW_FAILED && op->flow[i].state != HOCCL_FLOW_DONE)
+            return false;
+    return true;
+}
+
+static bool drain_op(struct hoccl_comm *comm, struct hoccl_op *op)
+{
+    bool quiet = true;
+    for (int i = 0; i < op->flows; i++)
+        quiet &= op->flow[i].state == HOCCL_FLOW_DONE || hoccl_flow_drain(comm->gpu, &op->flow[i]);
+    return quiet;
+}
+
+static void drain(struct hoccl_comm *comm)
+{
+    struct hoccl_list *l, *next;
+    bool quiet = true;
+    if (accept_new(comm))
+        let_go(comm);
+    for (l = comm->draining.next; l != &comm->draining; l = next) {
+        struct hoccl_op *op = hoccl_entry(l, struct hoccl_op, link);
+        next = l->next;
+        bool done = drain_op(comm, op);
+        quiet &= done || sends_quiet(op);
+        if (!done)
+            continue;
+        hoccl_list_remove(l);
+        free_op(comm, op);
+    }
+    if (quiet)
+        hoccl_board_say_quiet(comm->board);
+    hoccl_publish(&comm->drained, hoccl_list_empty(&comm->draining) ? 1 : 0);
+}
+
+/* ---- */
+
+bool hoccl_comm_step(struct hoccl_comm *comm)
+{
+    if (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort)))
+        fail_now(comm);
+    if (comm->failed) {
+        drain(comm);
+        return false;
+    }
+    bool moved = accept_new(comm);
+    moved |= watch_streams(comm);
+    moved |= run_flows(comm);
+    return moved;
+}
+
+bool hoccl_comm_idle(const struct hoccl_comm *comm)
+{
+    if (hoccl_observe(&comm->inbox_full) || (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort))))
+        return false;
+    if (comm->failed)
+        return hoccl_list_empty(&comm->draining);
+    return hoccl_observe(&comm->unfinished) == 0;
+}
+
+static bool waits_for_engine(const struct hoccl_comm *comm)
+{
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next)
+        if (hoccl_flow_busy(hoccl_entry(l, struct hoccl_flow, link)))
+            return true;
+    return false;
+}
+
+static bool stalled(const struct hoccl_gpu *g, uint64_t now)
+{
+    bool any = false;
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        any |= hoccl_engine_stalled(&g->engine[i], now) > hoccl_settings.timeout;
+    return any;
+}
+
+void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
+{
+    const struct hoccl_gpu *g = comm->gpu;
+    uint32_t broken = hoccl_observe(&g->submitter.broken);
+    uint64_t limit = hoccl_settings.timeout;
+    if (comm->failed || !waits_for_engine(comm))
+        return;
+    if (broken)
+        hoccl_comm_fail(comm, hoccl_driver_check((CUresult)broken, "enqueueing on the copy engine"));
+    else if (hoccl_submitter_stuck(&g->submitter, now) > limit)
+        hoccl_comm_fail(comm, hoccl_fail(HOCCL_ERR_TIMEOUT,
+                                         "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): "
+                                         "another thread of this process sits in cudaFree, cudaFreeHost or a module load behind "
+                                         "a stream that waits; the streams have been released",
+                                         (unsigned long long)(limit / HOCCL_S)));
+    else if (stalled(g, now))
+        hoccl_comm_fail(comm, hoccl_fail(HOCCL_ERR_TIMEOUT, "a copy of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
+                                         (unsigned long long)(limit / HOCCL_S)));
+}

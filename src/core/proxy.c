@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop that drives everything: communicators first, then the engine they share. It makes no driver call that can
+ * hang. It polls while there is work, naps
+ * between looks when nothing has moved for a while, and sleeps on its doorbell when nothing is outstanding.
+ *
+ * Communicators come and go by request, so that the loop holds no lock while it works:
+ *   attach:  request ATTACH ──▶ the loop adds it     ──▶ request 0
+ *   detach:  request DETACH ──▶ the loop forgets it  ──▶ request 0 */
+#define _GNU_SOURCE
+#include "core/proxy.h"
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/doorbell.h"
+#include "base/error.h"
+#include "base/patience.h"
+#include "core/progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define NAP (50 * HOCCL_US)        /* between looks, when nothing has moved for a while: what it adds to a latency */
+#define CHECK_EVERY (100 * HOCCL_MS)
+
+enum { NOTHING, ATTACH, DETACH };
+
+struct hoccl_proxy {
+    struct hoccl_gpu *gpu;
+    pthread_t thread;
+    struct hoccl_doorbell bell;
+    int users;                 /* under users_lock */
+    uint32_t stop;
+    uint32_t request;          /* NOTHING, ATTACH, DETACH; set by who asks, cleared by the loop */
+    struct hoccl_comm *asked;  /* for whom */
+    struct hoccl_list comms;   /* the loop's */
+};
+
+static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void serve_request(struct hoccl_proxy *p)
+{
+    switch (hoccl_observe(&p->request)) {
+    case ATTACH:
+        hoccl_list_append(&p->comms, &p->asked->link);
+        break;
+    case DETACH:
+        hoccl_list_remove(&p->asked->link);
+        break;
+    default:
+        return;
+    }
+    hoccl_publish(&p->request, NOTHING);
+}
+
+static bool step(struct hoccl_proxy *p)
+{
+    bool moved = false;
+    serve_request(p);
+    for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
+        moved |= hoccl_comm_step(hoccl_entry(l, struct hoccl_comm, link));
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        moved |= hoccl_engine_step(&p->gpu->engine[i]);
+    return moved;
+}
+
+static bool idle(struct hoccl_proxy *p)
+{
+    if (hoccl_observe(&p->request) || hoccl_observe(&p->stop))
+        return false;
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        if (!hoccl_engine_empty(&p->gpu->engine[i]))
+            return false;
+    for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
+        if (!hoccl_comm_idle(hoccl_entry(l, struct hoccl_comm, link)))
+            return false;
+    return true;
+}
+
+static void check_stuck(struct hoccl_proxy *p, uint64_t now)
+{
+    for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
+        hoccl_comm_check_stuck(hoccl_entry(l, struct hoccl_comm, link), now);
+}
+
+/* Nothing moved: look again at once, after a nap, or when rung. */
+static void rest(struct hoccl_proxy *p, uint64_t *since)
+{
+    if (hoccl_patience(since))
+        return;
+    hoccl_doorbell_announce(&p->bell);
+    hoccl_doorbell_sleep(&p->bell, idle(p) ? 0 : NAP);
+}
+
+static void *loop(void *arg)
+{
+    struct hoccl_proxy *p = arg;
+    uint64_t since = hoccl_now(), checked = since;
+    hoccl_driver.CtxSetCurrent(p->gpu->device.context); /* for cuIpcGetMemHandle, which returns whatever else hangs */
+    prctl(PR_SET_NAME, "hoccl-progress");
+    prctl(PR_SET_TIMERSLACK, 1000);
+    while (!hoccl_observe(&p->stop)) {
+        uint64_t now = hoccl_now();
+        if (step(p))
+            since = now;
+        else
+            rest(p, &since);
+        if (now - checked > CHECK_EVERY) {
+            check_stuck(p, now);
+            checked = now;
+        }
+    }
+    return NULL;
+}
+
+/* Under users_lock: one request at a time. */
+static void ask(struct hoccl_proxy *p, uint32_t request, struct hoccl_comm *comm)
+{
+    p->asked = comm;
+    hoccl_publish(&p->request, request);
+    while (hoccl_observe(&p->request)) {
+        hoccl_doorbell_ring(&p->bell);
+        hoccl_sleep(10 * HOCCL_US);
+    }
+}
+
+static HOCCL_Result open_proxy(struct hoccl_gpu *gpu)
+{
+    struct hoccl_proxy *p = hoccl_alloc(sizeof *p, "the progress thread");
+    if (!p)
+        return HOCCL_ERR_MEMORY;
+    p->gpu = gpu;
+    hoccl_list_init(&p->comms);
+    int e = pthread_create(&p->thread, NULL, loop, p);
+    if (e) {
+        free(p);
+        return hoccl_fail(HOCCL_ERR_SYSTEM, "starting the progress thread: %s", strerror(e));
+    }
+    gpu->proxy = p;
+    return HOCCL_SUCCESS;
+}
+
+static void close_proxy(struct hoccl_proxy *p)
+{
+    p->gpu->proxy = NULL;
+    hoccl_publish(&p->stop, 1);
+    hoccl_doorbell_ring(&p->bell);
+    pthread_join(p->thread, NULL);
+    free(p);
+}
+
+HOCCL_Result hoccl_proxy_attach(struct hoccl_comm *comm)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    pthread_mutex_lock(&users_lock);
+    if (!comm->gpu->proxy)
+        r = open_proxy(comm->gpu);
+    if (!r) {
+        struct hoccl_proxy *p = comm->gpu->proxy;
+        p->users++;
+        ask(p, ATTACH, comm);
+    }
+    pthread_mutex_unlock(&users_lock);
+    return r;
+}
+
+void hoccl_proxy_detach(struct hoccl_comm *comm)
+{
+    struct hoccl_proxy *p = comm->gpu->proxy;
+    pthread_mutex_lock(&users_lock);
+    ask(p, DETACH, comm);
+    if (!--p->users)
+        close_proxy(p);
+    pthread_mutex_unlock(&users_lock);
+}
+
+void hoccl_proxy_ring(struct hoccl_comm *comm)
+{
+    hoccl_doorbell_ring(&((struct hoccl_proxy *)comm->gpu->proxy)->bell);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing and describing the rank's GPU. The current context decides, as for every CUDA library; only a program that
+ * has none gets one from us (paper §3; design: one GPU a rank). */
+#include "device/device.h"
+
+#include "base/error.h"
+
+#include <string.h>
+
+static HOCCL_Result describe(struct hoccl_device *d)
+{
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.DeviceGetName(d->name, sizeof d->name, d->ordinal), "cuDeviceGetName");
+    if (!r)
+        r = hoccl_driver_check(hoccl_driver.DeviceGetPCIBusId(d->pci, sizeof d->pci, d->ordinal), "cuDeviceGetPCIBusId");
+    if (!r)
+        r = hoccl_driver_check(hoccl_driver.DeviceGetUuid(&d->uuid, d->ordinal), "cuDeviceGetUuid");
+    return r;
+}
+
+static HOCCL_Result retain(int local_rank, struct hoccl_device *d)
+{
+    int n = 0;
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.DeviceGetCount(&n), "cuDeviceGetCount");
+    if (r)
+        return r;
+    r = hoccl_driver_check(hoccl_driver.DeviceGet(&d->ordinal, local_rank % n), "cuDeviceGet(%d)", local_rank % n);
+    if (r)
+        return r;
+    r = hoccl_driver_check(hoccl_driver.DevicePrimaryCtxRetain(&d->context, d->ordinal), "primary context of GPU %d",
+                           d->ordinal);
+    if (!r)
+        r = hoccl_driver_check(hoccl_driver.CtxSetCurrent(d->context), "cuCtxSetCurrent");
+    return r;
+}
+
+HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device)
+{
+    struct hoccl_device d = {0};
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.CtxGetCurrent(&d.context), "cuCtxGetCurrent");
+    if (r)
+        return r;
+    if (d.context)
+        r = hoccl_driver_check(hoccl_driver.CtxGetDevice(&d.ordinal), "cuCtxGetDevice");
+    else
+        r = retain(local_rank, &d);
+    if (!r)
+        r = describe(&d);
+    if (!r)
+        *device = d;
+    return r;
+}
+
+HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.CtxGetCurrent(&current), "cuCtxGetCurrent");
+    if (r || current == device->context)
+        return r;
+    r = hoccl_driver_check(hoccl_driver.CtxPushCurrent(device->context), "cuCtxPushCurrent");
+    *pushed = !r;
+    return r;
+}
+
+void hoccl_device_leave(bool pushed)
+{
+    CUcontext c;
+    if (pushed)
+        hoccl_driver.CtxPopCurrent(&c);
+}
+
+HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
+                                      struct hoccl_device_memory *memory)
+{
+    struct hoccl_device_memory m = {0};
+    size_t grain = 0;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = where}};
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    HOCCL_Result r = hoccl_driver_check(
+        hoccl_driver.MemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
+    if (r)
+        return r;
+    m.bytes = (bytes + grain - 1) / grain * grain;
+    r = hoccl_driver_check(hoccl_driver.MemCreate(&m.handle, m.bytes, &prop, 0), "%zu bytes of GPU memory", m.bytes);
+    if (r)
+        return r;
+    r = hoccl_driver_check(hoccl_driver.MemAddressReserve(&m.address, m.bytes, 0, 0, 0), "cuMemAddressReserve");
+    if (r)
+        goto release;
+    r = hoccl_driver_check(hoccl_driver.MemMap(m.address, m.bytes, 0, m.handle, 0), "cuMemMap");
+    if (r)
+        goto unreserve;
+    r = hoccl_driver_check(hoccl_driver.MemSetAccess(m.address, m.bytes, &access, 1), "cuMemSetAccess");
+    if (r)
+        goto unmap;
+    *memory = m;
+    return HOCCL_SUCCESS;
+unmap:
+    hoccl_driver.MemUnmap(m.address, m.bytes);
+unreserve:
+    hoccl_driver.MemAddressFree(m.address, m.bytes);
+release:
+    hoccl_driver.MemRelease(m.handle);
+    return r;
+}
+
+void hoccl_device_memory_close(struct hoccl_device_memory *memory)
+{
+    if (!memory->bytes)
+        return;
+    hoccl_driver.MemUnmap(memory->address, memory->bytes);
+    hoccl_driver.MemAddressFree(memory->address, memory->bytes);
+    hoccl_driver.MemRelease(memory->handle);
+    memset(memory, 0, sizeof *memory);
+}

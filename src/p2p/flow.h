@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One message between two ranks of a node: the sender's and the receiver's state machine over the mailbox.
+ *
+ * The paths (mailbox.h draws them) in order of preference: PUSH by the sender; PULL by the receiver; STAGED. */
+#ifndef HOCCL_P2P_FLOW_H
+#define HOCCL_P2P_FLOW_H
+
+#include "boot/node.h"
+#include "p2p/gpu.h"
+#include "p2p/mailbox.h"
+
+/* Another rank, or this one, as this one sees it. */
+struct hoccl_peer {
+    int rank;
+    struct hoccl_node_card card;
+    struct hoccl_link link;
+    bool same_process; /* its board and memory are used at their own addresses (our own rank included) */
+    bool same_gpu;     /* bound to our GPU (our own rank included) */
+    bool same_object;  /* and in this process: it shares our GPU object */
+    struct hoccl_board *board; /* the peer's; ours if this is our own rank */
+    size_t board_bytes;
+    struct hoccl_slot *in;          /* in our board: what it sends to us */
+    struct hoccl_slot *out;         /* in its board: what we send to it */
+    struct hoccl_stage *stage;      /* our board's staging area, for what it sends to us */
+    struct hoccl_stage_view view;   /* its board's, for what we send to it */
+    uint32_t sends, receives;       /* calling thread: flows posted so far */
+    uint32_t answered[HOCCL_SLOTS]; /* progress thread: the last receive whose slot is free again */
+    uint64_t looked;                /* progress thread: when the link was last tested, ns */
+    uint32_t paths_said;            /* progress thread: bit for each path already logged */
+};
+
+/*   send:     WAITING ──grant──▶ OPENING ──mapping open──▶ MOVING ──all landed──▶ DONE           (PUSH)
+ *                       └──────▶ OFFERED ──receipt──▶ DONE                                       (PULL)
+ *                                   └──slots given──▶ MOVING ──all drained──▶ DONE               (STAGED)
+ *   receive:  WAITING ──slot of the ring free──▶ OFFERED ──answer──▶ DONE                        (PUSH)
+ *                OFFERED ──offer──▶ OPENING ──▶ MOVING ──▶ OFFERED, receipt given                (PULL)
+ *                OFFERED ──offer──▶ OPENING (waits for slots) ──▶ MOVING ──▶ OFFERED, all out    (STAGED)
+ * All arrows are the progress thread's. DONE publishes the answer (send) or has taken it (receive); FAILED is left by
+ * nobody. */
+enum hoccl_flow_state {
+    HOCCL_FLOW_WAITING,
+    HOCCL_FLOW_OFFERED,
+    HOCCL_FLOW_OPENING,
+    HOCCL_FLOW_MOVING,
+    HOCCL_FLOW_DONE,
+    HOCCL_FLOW_FAILED,
+};
+
+enum hoccl_path { HOCCL_PATH_NONE, HOCCL_PATH_PUSH, HOCCL_PATH_PULL, HOCCL_PATH_STAGED };
+
+struct hoccl_flow {
+    struct hoccl_list link; /* in the communicator's list of running flows */
+    void *op;               /* whose part it is */
+    bool is_send;
+    enum hoccl_flow_state state;
+    enum hoccl_path path;
+    struct hoccl_peer *peer;
+    uint32_t number;        /* posting order of the pair and direction */
+    struct hoccl_flow_header header;
+    const void *address;
+    struct hoccl_memory memory;
+    uint64_t since;         /* when it began to wait for the peer, ns */
+    bool warned;
+    struct hoccl_mapping *mapping; /* PUSH, PULL */
+    /* STAGED: chunk i of `chunks` uses slot[i mod slots] and transfer[i mod slots]. */
+    struct hoccl_stage_view *view;
+    uint32_t chunks, started, landed, slots;
+    uint16_t slot[HOCCL_FLOW_STAGES];
+    struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
+};
+
+/* Go as far as possible without waiting. *moved tells whether anything happened. An error is the flow's failure, with
+ * the full text (a failed receive may still be written into until its peer has answered). */
+HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+
+/* What the peer has already answered to a receive; success if it has not. */
+HOCCL_Result hoccl_flow_verdict(struct hoccl_flow *flow);
+
+/* The communicator has failed: stop giving chunks. The flow must be stepped on (hoccl_flow_drain) until it is quiet. */
+void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+
+/* Is nothing of this flow with the driver or with the peer any more? Answers a cancelled send, hears a receive's. */
+bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+
+/* Does it wait for this process's engines or submitter? */
+bool hoccl_flow_busy(const struct hoccl_flow *flow);
+
+/* "send 3 to rank 1 (host, pid)" for texts; the buffer is the caller's. */
+const char *hoccl_flow_name(const struct hoccl_flow *flow, char *buffer, size_t bytes);
+
+/* ---- between the files of this folder ---------------------------------------------------------------------------- */
+
+struct hoccl_slot *hoccl_flow_slot(const struct hoccl_flow *flow);
+
+/* Is the peer still there? An error with the text if not. Then, while nothing has come from it: patience. */
+HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow);
+HOCCL_Result hoccl_flow_wait_peer(struct hoccl_flow *flow);
+
+/* The sender's last word; the state becomes DONE or FAILED. */
+void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status);
+
+/* Say once for each peer which path its flows take, and why. */
+void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why);
+
+/* direct.c: PUSH and PULL. staged.c: STAGED. */
+HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, enum hoccl_path path, bool *moved);
+HOCCL_Result hoccl_direct_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+/* Receiver: the slots are free again. Nothing if it has none. */
+void hoccl_staged_give_back(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+struct hoccl_engine *hoccl_staged_engine(struct hoccl_gpu *gpu, const struct hoccl_flow *flow);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of GPU objects. */
+#include "p2p/gpu.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "stream/parking.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define CLOSE_TIMEOUT (2 * HOCCL_S)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hoccl_list table = {&table, &table}; /* under lock */
+
+static struct hoccl_gpu *find(const struct hoccl_device *device)
+{
+    for (struct hoccl_list *l = table.next; l != &table; l = l->next) {
+        struct hoccl_gpu *g = hoccl_entry(l, struct hoccl_gpu, link);
+        if (g->device.context == device->context)
+            return g;
+    }
+    return NULL;
+}
+
+/* The parts that stay when the threads end: registered memory, device memory. */
+static HOCCL_Result open_memory(struct hoccl_gpu *g)
+{
+    HOCCL_Result r = hoccl_flag_pool_open(&g->flags);
+    if (r)
+        return r;
+    r = hoccl_gate_open(&g->gate, &g->device, &g->flags);
+    if (r)
+        hoccl_flag_pool_close(&g->flags);
+    return r;
+}
+
+/* A GPU that this process sees beside its own and that its engines can reach; -1 if there is none. */
+static int other_gpu(const struct hoccl_device *device)
+{
+    int n = 0, reach = 0;
+    if (hoccl_driver.DeviceGetCount(&n))
+        return -1;
+    for (int i = 1; i < n; i++) {
+        int other = (device->ordinal + i) % n;
+        if (!hoccl_driver.DeviceCanAccessPeer(&reach, device->ordinal, other) && reach)
+            return other;
+    }
+    return -1;
+}
+
+static HOCCL_Result open_threads(struct hoccl_gpu *g)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    int open = 0;
+    while (open < HOCCL_DIRECTIONS && !r) {
+        r = hoccl_engine_open(&g->engine[open], (enum hoccl_direction)open, &g->flags, &g->submitter);
+        open += !r;
+    }
+    if (!r)
+        r = hoccl_submitter_open(&g->submitter, &g->device, hoccl_gate_scratch(&g->gate));
+    if (r) {
+        while (open--)
+            hoccl_engine_close(&g->engine[open], &g->flags);
+        return r;
+    }
+    hoccl_exports_open(&g->exports);
+    hoccl_stage_init_gpu(&g->stage, &g->device, other_gpu(&g->device));
+    g->ready = true;
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result create(struct hoccl_device *device, struct hoccl_gpu **gpu)
+{
+    struct hoccl_gpu *g = hoccl_alloc(sizeof *g, "a GPU object");
+    if (!g)
+        return HOCCL_ERR_MEMORY;
+    g->device = *device;
+    HOCCL_Result r = open_memory(g);
+    if (r) {
+        free(g);
+        return r;
+    }
+    hoccl_mappings_open(&g->mappings, &g->submitter);
+    hoccl_list_append(&table, &g->link);
+    *gpu = g;
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result open_locked(struct hoccl_device *device, struct hoccl_gpu **gpu)
+{
+    struct hoccl_gpu *g = find(device);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (!g)
+        r = create(device, &g);
+    if (!r && !g->ready)
+        r = open_threads(g);
+    if (r)
+        return r;
+    g->users++;
+    *gpu = g;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
+{
+    struct hoccl_device device;
+    bool pushed;
+    HOCCL_Result r = hoccl_device_open(local_rank, &device);
+    if (r)
+        return r;
+    r = hoccl_device_enter(&device, &pushed);
+    if (!r) {
+        pthread_mutex_lock(&lock);
+        r = open_locked(&device, gpu);
+        pthread_mutex_unlock(&lock);
+        hoccl_device_leave(pushed);
+    }
+    return r;
+}
+
+/* Called while nothing is parked. */
+static void free_memory(void *arg)
+{
+    struct hoccl_gpu *g = arg;
+    hoccl_mappings_close(&g->mappings);
+    hoccl_gate_close(&g->gate, &g->flags);
+    hoccl_flag_pool_close(&g->flags);
+    hoccl_list_remove(&g->link);
+    free(g);
+}
+
+static HOCCL_Result close_locked(struct hoccl_gpu *g)
+{
+    if (--g->users)
+        return HOCCL_SUCCESS;
+    g->ready = false;
+    if (!hoccl_submitter_close(&g->submitter, CLOSE_TIMEOUT)) {
+        hoccl_list_remove(&g->link);
+        return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                          "the CUDA driver has not returned from a copy's submission: another thread of this process may sit "
+                          "in cudaFree, cudaFreeHost or a module load behind a stream that waits");
+    }
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        hoccl_engine_close(&g->engine[i], &g->flags);
+    hoccl_stage_close_gpu(&g->stage);
+    hoccl_exports_close(&g->exports);
+    if (!hoccl_parking_quiet(free_memory, g))
+        hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: the GPU's flags are kept for later");
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_gpu_close(struct hoccl_gpu *gpu)
+{
+    struct hoccl_device device = gpu->device;
+    bool pushed = false;
+    HOCCL_Result entered = hoccl_device_enter(&device, &pushed);
+    pthread_mutex_lock(&lock);
+    HOCCL_Result r = close_locked(gpu);
+    pthread_mutex_unlock(&lock);
+    if (!entered)
+        hoccl_device_leave(pushed);
+    return r;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What belongs to a GPU, once for each GPU and process, shared by its communicators. */
+#ifndef HOCCL_P2P_GPU_H
+#define HOCCL_P2P_GPU_H
+
+#include "p2p/engine.h"
+#include "p2p/mapping.h"
+#include "p2p/memory.h"
+#include "p2p/stage.h"
+#include "p2p/submitter.h"
+#include "stream/gate.h"
+
+struct hoccl_gpu {
+    struct hoccl_list link; /* in the process's table */
+    int users;              /* communicators; under the table's lock */
+    bool ready;             /* its parts below are open; under the table's lock */
+    struct hoccl_device device;
+    struct hoccl_flag_pool flags;
+    struct hoccl_gate gate;
+    struct hoccl_submitter submitter;
+    struct hoccl_engine engine[HOCCL_DIRECTIONS];
+    struct hoccl_mappings mappings;
+    struct hoccl_exports exports;
+    struct hoccl_stage stage; /* on another GPU of this process, for copies within this one; other = -1: there is none */
+    void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
+};
+
+/* The object of the calling thread's GPU (see hoccl_device_open), made at first use. Errors: DEVICE, MEMORY, SYSTEM. */
+HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
+
+/* One communicator less. With the last one the threads end and the memory is freed; while streams of the process are
+ * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang.
+ * TIMEOUT if the submitter is stuck in the driver: the object is then given up, not freed. */
+HOCCL_Result hoccl_gpu_close(struct hoccl_gpu *gpu);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A handle names the allocation, not the address (B21), so the offset travels beside it; the cache's key is the
+ * driver's buffer id, which is never used twice, so memory that was freed and allocated again at the same address is
+ * another key (B25). */
+#include "p2p/memory.h"
+
+#include "base/error.h"
+
+#include <string.h>
+
+struct attributes {
+    unsigned int type;
+    int ordinal;
+    unsigned long long buffer;
+    CUdeviceptr start;
+    size_t bytes;
+    int legacy;
+    int managed;
+};
+
+static HOCCL_Result query(const void *address, struct attributes *a)
+{
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    void *values[] = {&a->type, &a->ordinal, &a->buffer, &a->start, &a->bytes, &a->legacy, &a->managed};
+    memset(a, 0, sizeof *a);
+    return hoccl_driver_check(
+        hoccl_driver.PointerGetAttributes(sizeof names / sizeof *names, names, values, (CUdeviceptr)(uintptr_t)address),
+        "asking the driver about the buffer %p", address);
+}
+
+static HOCCL_Result classify(const struct hoccl_device *device, const void *address, size_t bytes, const struct attributes *a)
+{
+    uintptr_t p = (uintptr_t)address;
+    if (a->managed)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p is managed memory, which moves: pass device or pinned host memory",
+                          address);
+    if (a->type != CU_MEMORYTYPE_DEVICE && a->type != CU_MEMORYTYPE_HOST)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT,
+                          "buffer %p is no memory that the driver knows: pageable host memory (malloc, stack), or device "
+                          "memory that has been freed; pass memory of GPU %d or pinned host memory",
+                          address, device->ordinal);
+    if (a->type == CU_MEMORYTYPE_DEVICE && a->ordinal != device->ordinal)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p is memory of GPU %d, and this rank is bound to GPU %d", address,
+                          a->ordinal, device->ordinal);
+    if (p < a->start || p - a->start > a->bytes || bytes > a->bytes - (p - a->start))
+        return hoccl_fail(HOCCL_ERR_ARGUMENT,
+                          "buffer %p and %zu bytes reach beyond its allocation (%zu bytes at %p)", address, bytes, a->bytes,
+                          (void *)(uintptr_t)a->start);
+    return HOCCL_SUCCESS;
+}
+
+void hoccl_exports_open(struct hoccl_exports *exports)
+{
+    memset(exports, 0, sizeof *exports);
+    pthread_mutex_init(&exports->lock, NULL);
+}
+
+void hoccl_exports_close(struct hoccl_exports *exports)
+{
+    pthread_mutex_destroy(&exports->lock);
+}
+
+HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *address, size_t bytes,
+                                struct hoccl_memory *memory)
+{
+    struct attributes a;
+    HOCCL_Result r = query(address, &a);
+    if (!r)
+        r = classify(device, address, bytes, &a);
+    if (r)
+        return r;
+    *memory = (struct hoccl_memory){.host = a.type == CU_MEMORYTYPE_HOST,
+                                    .legacy = a.type == CU_MEMORYTYPE_DEVICE && a.legacy,
+                                    .buffer = a.buffer,
+                                    .base = a.start,
+                                    .offset = (uintptr_t)address - a.start};
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result find_or_make(struct hoccl_exports *x, struct hoccl_memory *m)
+{
+    const unsigned n = sizeof x->entries / sizeof *x->entries;
+    CUipcMemHandle handle;
+    _Static_assert(sizeof handle == sizeof m->handle, "a handle fits its line");
+    for (unsigned i = 0; i < n; i++)
+        if (x->entries[i].buffer == m->buffer) {
+            m->handle = x->entries[i].handle;
+            return HOCCL_SUCCESS;
+        }
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.IpcGetMemHandle(&handle, m->base), "cuIpcGetMemHandle");
+    if (r)
+        return r;
+    struct hoccl_export *e = &x->entries[x->next++ % n];
+    e->buffer = m->buffer;
+    memcpy(&e->handle, &handle, sizeof handle);
+    m->handle = e->handle;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process, struct hoccl_memory *memory)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    memory->kind = memory->host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
+    if (!memory->legacy || memory->host)
+        return r;
+    if (same_process) {
+        memory->kind = HOCCL_MEMORY_ADDRESS;
+        return r;
+    }
+    pthread_mutex_lock(&exports->lock);
+    r = find_or_make(exports, memory);
+    pthread_mutex_unlock(&exports->lock);
+    if (!r)
+        memory->kind = HOCCL_MEMORY_IPC;
+    return r;
+}

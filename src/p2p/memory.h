@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The caller's buffers: is this a range of our GPU's memory, and how may a peer reach it? */
+#ifndef HOCCL_P2P_MEMORY_H
+#define HOCCL_P2P_MEMORY_H
+
+#include "device/device.h"
+#include "p2p/mailbox.h"
+
+#include <pthread.h>
+
+/* A buffer, and how the other end can reach it. */
+struct hoccl_memory {
+    bool host;       /* pinned host memory */
+    bool legacy;     /* its allocation has a legacy IPC handle */
+    uint32_t kind;   /* enum hoccl_memory_kind, once exported */
+    uint64_t buffer; /* id of the allocation, unique in the process for ever */
+    uint64_t base;   /* of the allocation */
+    uint64_t offset; /* of the buffer in it */
+    struct hoccl_handle handle; /* kind IPC */
+};
+
+/* Handles that this GPU's allocations have been given, so that the driver is asked once an allocation. */
+struct hoccl_exports {
+    pthread_mutex_t lock;
+    struct hoccl_export {
+        uint64_t buffer;
+        struct hoccl_handle handle;
+    } entries[64];
+    unsigned next; /* the one to be replaced next */
+};
+
+void hoccl_exports_open(struct hoccl_exports *exports);
+void hoccl_exports_close(struct hoccl_exports *exports);
+
+/* Check a range. Calling thread; makes only calls that return while streams are parked. Errors: ARGUMENT (pageable host
+ * memory, managed memory, another GPU's memory, a range beyond its allocation, freed memory). */
+HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *address, size_t bytes,
+                                struct hoccl_memory *memory);
+
+/* How can the other end reach it? Sets kind and, for another process, the handle. Never blocks; any thread. */
+HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process, struct hoccl_memory *memory);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See stage.h. */
+#define _GNU_SOURCE
+#include "p2p/stage.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "stream/parking.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd)
+{
+    *stage = (struct hoccl_stage){
+        .view = {.kind = HOCCL_STAGE_HOST, .host = host, .bytes = HOCCL_STAGE_AREA, .fd = fd},
+        .free = (1u << HOCCL_STAGE_SLOTS) - 1,
+    };
+}
+
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other)
+{
+    *stage = (struct hoccl_stage){
+        .view = {.kind = HOCCL_STAGE_GPU, .fd = -1, .device = device, .other = other,
+                 .bytes = HOCCL_GPU_STAGE_SLOTS * HOCCL_GPU_STAGE_BYTES},
+        .free = (1u << HOCCL_GPU_STAGE_SLOTS) - 1,
+    };
+}
+
+unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots)
+{
+    unsigned n = 0;
+    while (n < most && stage->free) {
+        unsigned slot = (unsigned)__builtin_ctz(stage->free);
+        stage->free &= ~(1u << slot);
+        slots[n++] = (uint16_t)slot;
+    }
+    return n;
+}
+
+void hoccl_stage_give(struct hoccl_stage *stage, unsigned count, const uint16_t *slots)
+{
+    for (unsigned i = 0; i < count; i++)
+        stage->free |= 1u << slots[i];
+}
+
+size_t hoccl_stage_slot_bytes(enum hoccl_stage_kind kind)
+{
+    return kind == HOCCL_STAGE_GPU ? HOCCL_GPU_STAGE_BYTES : HOCCL_STAGE_BYTES;
+}
+
+CUdeviceptr hoccl_stage_address(const struct hoccl_stage_view *view, unsigned slot)
+{
+    CUdeviceptr base = view->kind == HOCCL_STAGE_GPU ? view->memory.address : (CUdeviceptr)(uintptr_t)view->host;
+    return base + slot * hoccl_stage_slot_bytes(view->kind);
+}
+
+/* Reserve first: memory that is missing is an error here and not a SIGBUS later. Ranks of one process share a mapping,
+ * and whoever comes second finds it registered. */
+static CUresult prepare_host(struct hoccl_stage_view *v)
+{
+    if (v->fd >= 0) {
+        off_t end = lseek(v->fd, 0, SEEK_END);
+        if (end < (off_t)v->bytes || posix_fallocate(v->fd, end - (off_t)v->bytes, (off_t)v->bytes))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult r = hoccl_driver.MemHostRegister(v->host, v->bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    return r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : r;
+}
+
+void hoccl_stage_view_prepare(struct hoccl_stage_view *view)
+{
+    if (view->kind == HOCCL_STAGE_HOST)
+        view->result = prepare_host(view);
+    else
+        view->result = hoccl_device_memory_open(view->device, view->other, view->bytes, &view->memory) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    hoccl_publish(&view->state, view->result ? HOCCL_STAGE_FAILED : HOCCL_STAGE_READY);
+}
+
+void hoccl_stage_close_gpu(struct hoccl_stage *stage)
+{
+    if (hoccl_observe(&stage->view.state) == HOCCL_STAGE_READY)
+        hoccl_device_memory_close(&stage->view.memory);
+    stage->view.state = HOCCL_STAGE_NEW;
+}
+
+/* ---- boards that nobody uses any more ----------------------------------------------------------------------------- */
+
+struct discarded {
+    struct discarded *next;
+    struct hoccl_board *board;
+    size_t bytes;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct discarded *pile; /* under lock: registered, waiting for a quiet moment */
+
+static void clear_pile(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&lock);
+    while (pile) {
+        struct discarded *d = pile;
+        pile = d->next;
+        hoccl_driver.MemHostUnregister(hoccl_board_stage(d->board, d->bytes));
+        hoccl_board_unmap(d->board, d->bytes);
+        free(d);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void hoccl_stage_discard(struct hoccl_board *board, size_t bytes, bool ready)
+{
+    struct discarded *d = ready ? hoccl_alloc(sizeof *d, "a board to be unmapped") : NULL;
+    if (!ready)
+        hoccl_board_unmap(board, bytes);
+    if (d) {
+        *d = (struct discarded){.board = board, .bytes = bytes};
+        pthread_mutex_lock(&lock);
+        d->next = pile;
+        pile = d;
+        pthread_mutex_unlock(&lock);
+    }
+    if (!hoccl_parking_quiet(clear_pile, NULL))
+        hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: %zu bytes of staging are freed later",
+                  (size_t)HOCCL_STAGE_AREA);
+}

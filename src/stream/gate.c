@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The H2D gate and the start signal that passes it. A start signal written by a memory operation would itself be stuck
+ * behind another stream's parked wait, so behind gates the signal is a D2H copy of a word that holds the number. */
+#include "stream/gate.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define WORDS 65536
+#define TABLE_BYTES (WORDS * sizeof(uint32_t))
+#define SCRATCH TABLE_BYTES
+#define GATE_BYTES 64
+
+int hoccl_gate_channels(void)
+{
+    const char *v = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int n = v ? atoi(v) : 8;
+    return n < 1 ? 1 : n > 32 ? 32 : n;
+}
+
+/* Copy the table from registered memory on a stream of its own. Nothing waits for the null stream here. */
+static HOCCL_Result fill(struct hoccl_gate *gate)
+{
+    CUstream stream = NULL;
+    CUresult q;
+    uint32_t *words = mmap(NULL, TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED)
+        return hoccl_fail(HOCCL_ERR_MEMORY, "no memory for the table of start signals: %m");
+    for (uint32_t i = 0; i < WORDS; i++)
+        words[i] = i;
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0), "stream");
+    if (!r)
+        r = hoccl_driver_check(hoccl_driver.MemcpyHtoDAsync(gate->memory.address, words, TABLE_BYTES, stream), "start signals");
+    while (!r && (q = hoccl_driver.StreamQuery(stream)) != CUDA_SUCCESS)
+        if (q != CUDA_ERROR_NOT_READY)
+            r = hoccl_driver_check(q, "start signals");
+    if (stream)
+        hoccl_driver.StreamDestroy(stream);
+    munmap(words, TABLE_BYTES);
+    return r;
+}
+
+HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, struct hoccl_flag_pool *flags)
+{
+    struct hoccl_gate g = {.channels = hoccl_gate_channels(), .choice = hoccl_settings.gate};
+    HOCCL_Result r = hoccl_device_memory_open(device, device->ordinal, TABLE_BYTES + GATE_BYTES, &g.memory);
+    if (r)
+        return r;
+    r = hoccl_flag_take(flags, &g.source);
+    if (!r)
+        r = fill(&g);
+    if (r)
+        hoccl_gate_close(&g, flags);
+    else
+        *gate = g;
+    return r;
+}
+
+void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
+{
+    hoccl_flag_give(flags, &gate->source);
+    hoccl_device_memory_close(&gate->memory);
+}
+
+bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked)
+{
+    if (gate->choice != HOCCL_GATE_AUTO)
+        return gate->choice == HOCCL_GATE_H2D;
+    return parked > gate->channels / 2;
+}
+
+CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate)
+{
+    return gate->memory.address + SCRATCH;
+}
+
+/* Two rows: a plain H2D copy of this size goes through a compute channel, a 2-row copy through the engine. */
+HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream)
+{
+    CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                          .srcHost = gate->source.host,
+                          .srcPitch = GATE_BYTES / 2,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = hoccl_gate_scratch(gate),
+                          .dstPitch = GATE_BYTES / 2,
+                          .WidthInBytes = GATE_BYTES / 2,
+                          .Height = 2};
+    return hoccl_driver_check(hoccl_driver.Memcpy2DAsync(&copy, stream), "enqueueing a gate");
+}
+
+HOCCL_Result hoccl_gate_signal(const struct hoccl_gate *gate, CUstream stream, const struct hoccl_flag *flag, uint32_t value)
+{
+    CUdeviceptr word = gate->memory.address + (value & (WORDS - 1)) * sizeof(uint32_t);
+    return hoccl_driver_check(hoccl_driver.MemcpyDtoHAsync(flag->host, word, sizeof(uint32_t), stream),
+                              "enqueueing a start signal");
+}

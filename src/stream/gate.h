@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What keeps a parked wait out of the way of kernels when hardware channels are few.
+ *
+ * The driver puts an operation without a class of its own (a wait, a write) into the channel of the operation in front
+ * of it in its stream. A bare wait sits in a compute channel, and once as many streams wait as there are channels
+ * (CUDA_DEVICE_MAX_CONNECTIONS) no kernel runs. A small copy in front (the gate) moves the wait into that copy's class.
+ * Within a node this rank's flows are pushes and pulls, so the gate is H2D: kernels, pushes, pulls and D2H copies run
+ * beside it; the application's own H2D copies do not while a stream waits. */
+#ifndef HOCCL_STREAM_GATE_H
+#define HOCCL_STREAM_GATE_H
+
+#include "base/setting.h"
+#include "stream/flag.h"
+
+#include <stdbool.h>
+
+struct hoccl_gate {
+    struct hoccl_device_memory memory; /* 65,536 words, word i holds i; behind them a scratch line */
+    struct hoccl_flag source;          /* the gate's H2D copy reads here */
+    int channels;                      /* CUDA_DEVICE_MAX_CONNECTIONS as the driver saw it */
+    enum hoccl_gate_choice choice;
+};
+
+/* Hardware channels of a class: CUDA_DEVICE_MAX_CONNECTIONS as the driver reads it. */
+int hoccl_gate_channels(void);
+
+/* The context must be current. */
+HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, struct hoccl_flag_pool *flags);
+void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
+
+/* Does a wait need the gate when `parked` streams of the process wait, this one included? */
+bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked);
+
+/* 64 bytes of the GPU's memory that nobody reads. */
+CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate);
+
+/* Enqueue the gate copy. */
+HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream);
+
+/* Enqueue a copy of `value`'s low 16 bits into `flag` (as a 32-bit word), by the D2H engine. */
+HOCCL_Result hoccl_gate_signal(const struct hoccl_gate *gate, CUstream stream, const struct hoccl_flag *flag, uint32_t value);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One counter for the process: the driver's limits know no communicator. */
+#include "stream/parking.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#include <pthread.h>
+#include <time.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+static int count; /* under lock */
+
+HOCCL_Result hoccl_parking_enter(int n, uint64_t timeout, int *parked)
+{
+    struct timespec until;
+    int over = 0;
+    if (n > HOCCL_PARKED_MAX)
+        return hoccl_fail(HOCCL_ERR_USAGE, "a group over %d streams: at most %d streams of a process can wait at once", n,
+                          HOCCL_PARKED_MAX);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(timeout / HOCCL_S);
+    pthread_mutex_lock(&lock);
+    while (count + n > HOCCL_PARKED_MAX && !over)
+        over = pthread_cond_timedwait(&released, &lock, &until);
+    if (!over)
+        *parked = count += n;
+    pthread_mutex_unlock(&lock);
+    if (!over)
+        return HOCCL_SUCCESS;
+    return hoccl_fail(HOCCL_ERR_USAGE,
+                      "%d streams of this process wait in HOCCL operations and none was released within %llu s "
+                      "(HOCCL_TIMEOUT): the driver hangs beyond %d; wait for some before more are used",
+                      HOCCL_PARKED_MAX, (unsigned long long)(timeout / HOCCL_S), HOCCL_PARKED_MAX);
+}
+
+void hoccl_parking_leave(int n)
+{
+    pthread_mutex_lock(&lock);
+    count -= n;
+    pthread_cond_broadcast(&released);
+    pthread_mutex_unlock(&lock);
+}
+
+bool hoccl_parking_quiet(void (*f)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&lock);
+    bool quiet = count == 0;
+    if (quiet)
+        f(arg);
+    pthread_mutex_unlock(&lock);
+    return quiet;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must go on beside HOCCL, and beside what HOCCL must go on. Two ranks, each with a GPU; the same binary on real and
+ * on emulated ones. Every case ends under an alarm: a hang is a failure.
+ *
+ *   streams  Send on one stream and Recv on another on both ranks, ROUNDS times without a host synchronisation between
+ *            them; rank 1 comes late, and while rank 0's streams are parked a kernel and a D2H copy on other streams of
+ *            rank 0 must end. Prints whether they did before rank 1 came.
+ *   hold     a kernel holds every thread slot of every SM; sizes 8 B … 1 GiB are exchanged meanwhile: right bytes, and
+ *            the rate beside the rate on the idle GPU. Zero SM, or it would hang until the kernel ends.
+ *   small    many small allocations that share the driver's blocks: each view's own bytes must arrive (offsets).
+ *   order    Send, then the buffer is overwritten on the same stream; Recv, then it is read on the same stream.
+ *   oneway   rank 0 sends, rank 1 receives: the rate of one direction.
+ *   free     cuMemFree behind a parked receive: the text of the failure, and the process goes on.
+ *
+ * usage: mpirun -np 2 coexist CASE [BYTES] */
+#include "../../examples/common.h"
+#include "kernels.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ROUNDS 5
+#define LATE_US 400000
+#define HOLD_NS 4000000000ull
+
+static struct job job;
+static CUmodule module;
+static const char *the_case;
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+    char line[128];
+    int n = snprintf(line, sizeof line, "rank %d: %s: HUNG\n", job.rank, the_case);
+    if (write(2, line, (size_t)n) < 0)
+        _exit(4);
+    _exit(3);
+}
+
+static CUstream new_stream(void)
+{
+    CUstream s;
+    check_cuda(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return s;
+}
+
+static CUdeviceptr new_memory(size_t bytes)
+{
+    CUdeviceptr p;
+    check_cuda(cuMemAlloc(&p, bytes), "cuMemAlloc");
+    return p;
+}
+
+static void send_on(CUstream s, CUdeviceptr p, size_t n)
+{
+    check_hoccl(HOCCL_Send((void *)p, n, HOCCL_BYTE, 1 - job.rank, HOCCL_COMM_WORLD, s), "HOCCL_Send");
+}
+
+static void recv_on(CUstream s, CUdeviceptr p, size_t n)
+{
+    check_hoccl(HOCCL_Recv((void *)p, n, HOCCL_BYTE, 1 - job.rank, HOCCL_COMM_WORLD, s), "HOCCL_Recv");
+}
+
+static void sync_on(CUstream s)
+{
+    HOCCL_Result e;
+    check_cuda(cuStreamSynchronize(s), "cuStreamSynchronize");
+    check_hoccl(HOCCL_CommGetAsyncError(HOCCL_COMM_WORLD, &e), "HOCCL_CommGetAsyncError");
+    check_hoccl(e, "operation");
+}
+
+/* Both ranks have arrived. */
+static void meet(CUstream s, CUdeviceptr p)
+{
+    check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+    send_on(s, p, 8);
+    recv_on(s, p + 8, 8);
+    check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
+    sync_on(s);
+}
+
+static void verify(CUdeviceptr p, size_t n, unsigned number)
+{
+    size_t at;
+    int right;
+    unsigned char *seen = malloc(n);
+    if (!seen)
+        fail("no memory for %zu bytes", n);
+    check_cuda(cuMemcpyDtoH(seen, p, n), "cuMemcpyDtoH");
+    size_t wrong = pattern_check(seen, n, (struct message){1 - job.rank, job.rank, number}, &at, &right);
+    if (wrong)
+        fail("%s: %zu of %zu bytes of message %u are wrong, the first at %zu: 0x%02x, not 0x%02x", the_case, wrong, n, number,
+             at, seen[at], right);
+    free(seen);
+}
+
+static void exchange(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n)
+{
+    check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+    send_on(s, out, n);
+    recv_on(s, in, n);
+    check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
+}
+
+static CUfunction kernel(const char *name)
+{
+    CUfunction f;
+    check_cuda(cuModuleGetFunction(&f, module, name), name);
+    return f;
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
+
+static void case_streams(size_t n)
+{
+    CUstream a = new_stream(), b = new_stream(), k = new_stream(), d = new_stream(), m = new_stream();
+    CUdeviceptr out[ROUNDS], in[ROUNDS], other = new_memory(4096);
+    CUfunction nop = kernel("nop");
+    void *host;
+    check_cuda(cuMemHostAlloc(&host, 4096, 0), "cuMemHostAlloc");
+    check_cuda(cuLaunchKernel(nop, 1, 1, 1, 32, 1, 1, 0, k, NULL, NULL), "nop");
+    check_cuda(cuStreamSynchronize(k), "nop");
+    for (int r = 0; r < ROUNDS; r++) {
+        out[r] = new_memory(n);
+        in[r] = new_memory(n);
+        pattern_fill(out[r], n, (struct message){job.rank, 1 - job.rank, (unsigned)r});
+    }
+    meet(m, other);
+    if (job.rank == 1)
+        usleep(LATE_US);
+    double begun = now();
+    for (int r = 0; r < ROUNDS; r++) {
+        send_on(a, out[r], n);
+        recv_on(b, in[r], n);
+        if (r == 0) {
+            check_cuda(cuLaunchKernel(nop, 1, 1, 1, 32, 1, 1, 0, k, NULL, NULL), "nop");
+            check_cuda(cuMemcpyDtoHAsync(host, other, 4096, d), "D2H");
+        }
+    }
+    check_cuda(cuStreamSynchronize(k), "nop");
+    double ran = now() - begun;
+    check_cuda(cuStreamSynchronize(d), "D2H");
+    double copied = now() - begun;
+    sync_on(a);
+    sync_on(b);
+    for (int r = 0; r < ROUNDS; r++)
+        verify(in[r], n, (unsigned)r);
+    if (job.rank == 0)
+        printf("streams: kernel after %.0f us, D2H copy after %.0f us, all after %.0f us (the peer came after %d us): %s\n",
+               1e6 * ran, 1e6 * copied, 1e6 * (now() - begun), LATE_US, copied < 0.5e-6 * LATE_US ? "independent" : "STOPPED");
+}
+
+static double rate_of(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n, int times)
+{
+    double best = 1e9;
+    for (int i = 0; i < times; i++) {
+        double t = now();
+        exchange(s, out, in, n);
+        sync_on(s);
+        t = now() - t;
+        best = t < best ? t : best;
+    }
+    return best;
+}
+
+/* Rank 0 sends and rank 1 receives. */
+static void case_oneway(size_t n)
+{
+    CUstream s = new_stream();
+    CUdeviceptr p = new_memory(n);
+    double best = 1e9;
+    for (int i = 0; i < 10; i++) {
+        double t = now();
+        if (job.rank == 0)
+            send_on(s, p, n);
+        else
+            recv_on(s, p, n);
+        sync_on(s);
+        t = now() - t;
+        best = t < best ? t : best;
+    }
+    if (job.rank == 0)
+        printf("oneway: %zu bytes in %.1f us, %.1f GB/s\n", n, 1e6 * best, 1e-9 * (double)n / best);
+}
+
+static void hold_all_sms(CUstream s)
+{
+    uint64_t ns = HOLD_NS;
+    void *args[] = {&ns};
+    int sms;
+    CUfunction f = kernel("hold");
+    check_cuda(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, job.device), "SM count");
+    check_cuda(cuLaunchKernel(f, (unsigned)sms * 2, 1, 1, 1024, 1, 1, 0, s, args, NULL), "hold");
+    usleep(50000);
+}
+
+static void case_hold(size_t most)
+{
+    static const size_t sizes[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 1 << 30};
+    CUstream s = new_stream(), k = new_stream();
+    CUdeviceptr out = new_memory(most + 64), in = new_memory(most + 64);
+    double idle[6];
+    int n = 0;
+    while (n < 6 && sizes[n] <= most) {
+        idle[n] = rate_of(s, out, in, sizes[n], 5);
+        n++;
+    }
+    pattern_fill(out, most, (struct message){job.rank, 1 - job.rank, 1});
+    meet(s, in);
+    hold_all_sms(k);
+    double begun = now();
+    for (int i = 0; i < n; i++) {
+        double t = rate_of(s, out, in, sizes[i], 5);
+        int held = cuStreamQuery(k) == CUDA_ERROR_NOT_READY;
+        if (job.rank == 0)
+            printf("hold: %10zu bytes: %9.1f us with every SM held (%s), %9.1f idle, ratio %.3f, %.1f GB/s each way\n",
+                   sizes[i], 1e6 * t, held ? "still held" : "NOT HELD", 1e6 * idle[i], idle[i] / t, 1e-9 * (double)sizes[i] / t);
+    }
+    double took = now() - begun;
+    check_cuda(cuStreamSynchronize(k), "hold");
+    verify(in, sizes[n - 1], 1);
+    if (job.rank == 0)
+        printf("hold: %s\n", took < 1e-9 * (double)HOLD_NS ? "every transfer ended while the kernel ran" : "TOO SLOW TO TELL");
+}
+
+static void case_small(size_t n)
+{
+    enum { VIEWS = 64 };
+    CUstream s = new_stream();
+    CUdeviceptr out[VIEWS], in[VIEWS];
+    for (int i = 0; i < VIEWS; i++) {
+        out[i] = new_memory(n + (size_t)i);
+        in[i] = new_memory(n + (size_t)i);
+        pattern_fill(out[i], n + (size_t)i, (struct message){job.rank, 1 - job.rank, (unsigned)i});
+    }
+    check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+    for (int i = 0; i < VIEWS; i++) {
+        send_on(s, out[i], n + (size_t)i);
+        recv_on(s, in[i], n + (size_t)i);
+    }
+    check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
+    sync_on(s);
+    for (int i = 0; i < VIEWS; i++)
+        verify(in[i], n + (size_t)i, (unsigned)i);
+    if (job.rank == 0)
+        printf("small: %d allocations of about %zu bytes, each message in its own: right\n", VIEWS, n);
+}
+
+static void case_order(size_t n)
+{
+    CUstream s = new_stream();
+    CUdeviceptr out = new_memory(n), in = new_memory(n);
+    void *host;
+    check_cuda(cuMemHostAlloc(&host, n, 0), "cuMemHostAlloc");
+    for (unsigned r = 0; r < 20; r++) {
+        pattern_fill(out, n, (struct message){job.rank, 1 - job.rank, r});
+        exchange(s, out, in, n);
+        check_cuda(cuMemcpyDtoHAsync(host, in, n, s), "read behind the receive");
+        check_cuda(cuMemsetD8Async(out, 0xff, n, s), "overwrite behind the send");
+        check_cuda(cuMemsetD8Async(in, 0xee, n, s), "overwrite behind the read");
+        sync_on(s);
+        check_cuda(cuMemcpyHtoD(in, host, n), "put back");
+        verify(in, n, r);
+    }
+    if (job.rank == 0)
+        printf("order: 20 rounds of %zu bytes, buffers overwritten and read right behind: right\n", n);
+}
+
+static void *free_it(void *p)
+{
+    check_cuda(cuCtxSetCurrent(*(CUcontext *)p), "context");
+    cuMemFree(*(CUdeviceptr *)((CUcontext *)p + 1));
+    return NULL;
+}
+
+/* Rank 0's receive is parked and will never be matched; its other thread sits in cuMemFree behind it, holding the lock
+ * that the copy of the send needs. Within HOCCL_TIMEOUT both ranks must be told, and every stream and the cuMemFree go on. */
+static void case_free(size_t n)
+{
+    CUstream s = new_stream(), r = new_stream();
+    CUdeviceptr out = new_memory(n), in = new_memory(n);
+    struct {
+        CUcontext context;
+        CUdeviceptr memory;
+    } a = {.memory = new_memory(1 << 20)};
+    HOCCL_Result e;
+    pthread_t t;
+    check_cuda(cuCtxGetCurrent(&a.context), "context");
+    meet(s, in);
+    recv_on(r, in, n);
+    double begun = now();
+    if (job.rank == 0) {
+        usleep(100000);
+        pthread_create(&t, NULL, free_it, &a);
+        usleep(300000);
+        send_on(s, out, n);
+        check_cuda(cuStreamSynchronize(s), "send");
+    }
+    check_cuda(cuStreamSynchronize(r), "receive");
+    if (job.rank == 0)
+        pthread_join(t, NULL);
+    check_hoccl(HOCCL_CommGetAsyncError(HOCCL_COMM_WORLD, &e), "HOCCL_CommGetAsyncError");
+    printf("free: rank %d: after %.1f s: %s: %s\n", job.rank, now() - begun, HOCCL_GetErrorString(e), e ? HOCCL_GetLastError() : "");
+    begun = now();
+    HOCCL_Result x = HOCCL_CommAbort(HOCCL_COMM_WORLD);
+    printf("free: rank %d: abort took %.3f s: %s\n", job.rank, now() - begun, x ? HOCCL_GetLastError() : "success");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(size_t);
+        size_t bytes;
+    } cases[] = {{"streams", case_streams, 1 << 20}, {"hold", case_hold, 16 << 20}, {"small", case_small, 1000},
+                 {"order", case_order, 4 << 20},     {"free", case_free, 1 << 20},
+                 {"oneway", case_oneway, 1 << 30}};
+    the_case = argc > 1 ? argv[1] : "";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (strcmp(the_case, cases[i].name))
+            continue;
+        signal(SIGALRM, on_alarm);
+        alarm(60);
+        job_open(&job);
+        if (job.size != 2)
+            fail("two ranks are needed");
+        check_cuda(cuModuleLoadData(&module, kernels_ptx), "cuModuleLoadData");
+        cases[i].run(argc > 2 ? size_parse(argv[2]) : cases[i].bytes);
+        job_close();
+        return 0;
+    }
+    fprintf(stderr, "usage: mpirun -np 2 coexist streams|hold|small|order|free|oneway [BYTES]\n");
+    return 2;
+}

@@ -1,0 +1,14 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The tests notice what they are there for: with each of the executor's faults switched on, they fail.
+. "${top_srcdir:?}/test/multi/lib.sh"
+
+# With a slow push engine what comes too early is surely seen.
+export HOCCL_EMU_RATE=push=500 HOCCL_DEVICE=emu
+
+HOCCL_TEST_BREAK=local-copy must_fail 'NOT ZERO' 60 2 "$examples/hello" --size 1M
+HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/hello" --size 4M
+HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
+HOCCL_TEST_BREAK=early-reuse must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
+HOCCL_TEST_BREAK=nothing pass 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
+finish
