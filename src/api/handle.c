@@ -28,7 +28,7 @@ static HOCCL_Comm handle_of(unsigned place)
 static HOCCL_Result unknown(HOCCL_Comm handle)
 {
     if (handle == HOCCL_COMM_WORLD)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT,
+        return hoccl_fail(HOCCL_ERR_USAGE,
                           "HOCCL_COMM_WORLD does not exist: HOCCL_Init has not been called, or it has been finalised or aborted");
     return hoccl_fail(HOCCL_ERR_ARGUMENT, "communicator %p does not exist: it was never made, or has been destroyed or aborted",
                       (void *)handle);

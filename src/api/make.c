@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
-#include "boot/tcp.h"
+#include "core/join.h"
 #include "core/split.h"
 
 #include <pthread.h>
@@ -45,13 +45,7 @@ static __thread struct making *first, *last; /* the open group's, in the order o
 
 static HOCCL_Result init_rank(struct making *m)
 {
-    struct hoccl_boot boot;
-    HOCCL_Result r = hoccl_boot_tcp_open(&m->id, m->rank, m->size, &boot);
-    if (r)
-        return r;
-    r = hoccl_comm_open(&boot, &m->comm);
-    boot.ops->close(&boot);
-    return r;
+    return hoccl_join(&m->id, m->size, m->rank, &m->comm);
 }
 
 static HOCCL_Result check_color(const struct making *m)
@@ -236,20 +230,19 @@ HOCCL_Result HOCCL_GetUniqueId(HOCCL_UniqueId *id)
     if (!r)
         r = hoccl_settings_load_once();
     if (!r)
-        r = hoccl_root_open(hoccl_settings.init_timeout, id);
+        r = hoccl_join_make_id(id);
     return r ? hoccl_fail_context(r, "HOCCL_GetUniqueId") : r;
 }
 
 static HOCCL_Result check_init_rank(const struct making *m)
 {
-    struct hoccl_id id;
     if (!m->out)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "the communicator's address is NULL");
     if (m->size < 1)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "%d ranks: a communicator has at least one", m->size);
     if (m->rank < 0 || m->rank >= m->size)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "rank %d: %d ranks are numbered 0 to %d", m->rank, m->size, m->size - 1);
-    return hoccl_id_read(&m->id, &id);
+    return hoccl_join_check_id(&m->id);
 }
 
 HOCCL_Result HOCCL_CommInitRank(HOCCL_Comm *comm, int nranks, HOCCL_UniqueId id, int rank)

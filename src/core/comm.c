@@ -411,7 +411,8 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result)
     char text[HOCCL_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", hoccl_error_text());
     hoccl_proxy_detach(comm);
-    hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
+    if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
+        hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
     free_comm(comm);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
@@ -451,7 +452,7 @@ HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
     uint64_t begun = hoccl_now();
     HOCCL_Result r = HOCCL_SUCCESS;
     hoccl_comm_stop(comm);
-    while (!hoccl_observe(&comm->drained)) {
+    while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
         hoccl_sleep(20 * HOCCL_US);
         if (hoccl_now() - begun > ABORT_DRAIN)
             return hoccl_fail(HOCCL_ERR_TIMEOUT,

@@ -8,7 +8,7 @@
  *   receiver (owns the board)                              sender (has it mapped)
  *   its stream has reached the receive
  *   grant ← header and memory, tag ← n ──────────────────▶ sees the tag; its stream has reached the send:
- *                                                           compares the headers, then takes the best path:
+ *                                                           takes the grant, compares the headers, then the best path:
  *   PUSH    the receiver's memory can be opened
  *                                                           opens it, pushes the bytes
  *   PULL    only the sender's can be opened
@@ -24,7 +24,7 @@
  *   why it is not; the slot is free for n + 64
  *
  * Writers: `grant`, `grant_memory` and `receipt` the receiver, `offer`, `offer_memory` and `answer` the sender, `status`
- * the owner; each line has one writer, and its tag is published last. A sender writes its lines for n only after it has
+ * the owner; each line has one writer (but the grant's tag, see HOCCL_GRANT_TAKEN), and its tag is published last. A sender writes its lines for n only after it has
  * seen the grant n, which the receiver publishes only after it has taken the answer n − 64: so no line is written while
  * the other end may still read it. */
 #ifndef HOCCL_P2P_MAILBOX_H
@@ -66,6 +66,12 @@ enum hoccl_memory_kind {
     HOCCL_MEMORY_ADDRESS, /* by its address: the same process */
     HOCCL_MEMORY_IPC,     /* by the legacy IPC handle of its allocation */
 };
+
+/* A grant ends when the sender takes it or the receiver withdraws it (its communicator has failed), whoever is first to
+ * change its tag n: a receiver need not wait for a sender that has not begun. The tags of a slot are equal in their low
+ * bits, so neither value is ever another flow's. */
+#define HOCCL_GRANT_TAKEN(n) ((n) ^ 1u)
+#define HOCCL_GRANT_WITHDRAWN(n) ((n) ^ 2u)
 
 struct hoccl_grant {
     uint32_t tag;  /* published last */
