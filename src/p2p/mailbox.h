@@ -85,7 +85,7 @@ struct hoccl_offer {
     uint32_t filled; /* STAGED: chunks that stand in the staging slots, counted from the flow's first */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
-#define HOCCL_FLOW_STAGES 4 /* most staging slots of one flow */
+#define HOCCL_FLOW_STAGES 8 /* most staging slots of one flow */
 
 struct hoccl_receipt {
     uint32_t tag;     /* PULL: published when the bytes have been pulled */

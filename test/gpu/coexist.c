@@ -86,11 +86,16 @@ static void meet(CUstream s, CUdeviceptr p)
 static void verify(CUdeviceptr p, size_t n, unsigned number)
 {
     size_t at;
-    int found, right;
-    size_t wrong = pattern_check(p, n, (struct message){1 - job.rank, job.rank, number}, &at, &found, &right);
+    int right;
+    unsigned char *seen = malloc(n);
+    if (!seen)
+        fail("no memory for %zu bytes", n);
+    check_cuda(cuMemcpyDtoH(seen, p, n), "cuMemcpyDtoH");
+    size_t wrong = pattern_check(seen, n, (struct message){1 - job.rank, job.rank, number}, &at, &right);
     if (wrong)
         fail("%s: %zu of %zu bytes of message %u are wrong, the first at %zu: 0x%02x, not 0x%02x", the_case, wrong, n, number,
-             at, found, right);
+             at, seen[at], right);
+    free(seen);
 }
 
 static void exchange(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n)

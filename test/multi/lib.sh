@@ -54,7 +54,7 @@ processes() {
     for directory in /proc/[0-9]*; do
         read -r name 2>/dev/null <"$directory/comm" || continue
         case $name in
-        mpirun | orted | timeout | hello | sendrecv_perf) ;;
+        mpirun | orted | timeout | hello | sendrecv_perf | paths | coexist) ;;
         *) continue ;;
         esac
         grep -aqs "MULTI_TEST_TAG=$MULTI_TEST_TAG" "$directory/environ" && echo "${directory#/proc/} $name"

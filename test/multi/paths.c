@@ -100,6 +100,8 @@ static void round_of(struct end *out, struct end *in, size_t n, int d, unsigned 
     put(out->kind, out->view, buffer, n);
     memset(buffer, 0xa5, n + 2 * GUARD);
     put(in->kind, in->view - GUARD, buffer, n + 2 * GUARD);
+    /* A copy from pageable memory may land after its call has returned, and no other stream waits for it. */
+    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
     check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
     check_hoccl(HOCCL_Send((void *)(uintptr_t)out->view, n, HOCCL_BYTE, to, HOCCL_COMM_WORLD, stream), "HOCCL_Send");
     check_hoccl(HOCCL_Recv((void *)(uintptr_t)in->view, n, HOCCL_BYTE, from, HOCCL_COMM_WORLD, stream), "HOCCL_Recv");

@@ -1,10 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every kind of memory at both ends, from every rank to every rank and to itself, odd sizes at odd offsets. Also with two
-# ranks on each GPU, where some of it may use SMs.
+# Every kind of memory at both ends, to every peer and to the rank itself, on GPUs of one's own and on shared ones; none
+# of it runs on an SM. With each of the executor's faults switched on, the same test must fail.
 . "${top_srcdir:?}/test/multi/lib.sh"
+paths=$top_builddir/test/multi/paths
 
-pass 120 1 "$top_builddir/test/multi/paths" --sm
-pass 120 3 "$top_builddir/test/multi/paths" --sm
-HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=2 pass 200 4 "$top_builddir/test/multi/paths"
+for ranks in 1 2 3; do
+    pass 120 $ranks "$paths" --sm
+done
+HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu pass 120 3 "$paths" --sm
+HOCCL_EMU_DEVICES=2 HOCCL_DEVICE=emu pass 120 4 "$paths" --sm
+# Sequence numbers that wrap: every counter begins near 2^31, then near 2^32 (B17).
+HOCCL_TEST_SEQUENCE=2147483640 pass 120 2 "$paths"
+HOCCL_TEST_SEQUENCE=4294967290 pass 120 2 "$paths"
+HOCCL_GATE=h2d pass 120 2 "$paths" --no-staging
+
+HOCCL_TEST_BREAK=local-copy HOCCL_DEVICE=emu must_fail 'put on SMs' 120 2 "$paths" --sm
+HOCCL_TEST_BREAK=early-flag HOCCL_DEVICE=emu HOCCL_EMU_RATE=d2h=500 must_fail ' not 0x' 120 2 "$paths"
+HOCCL_TEST_BREAK=early-reuse HOCCL_DEVICE=emu HOCCL_EMU_RATE=h2d=500 must_fail ' not 0x' 120 2 "$paths"
 finish
