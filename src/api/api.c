@@ -20,7 +20,7 @@ static HOCCL_Result open_world(void)
 {
     struct hoccl_comm *comm;
     HOCCL_Comm handle;
-    HOCCL_Result r = hoccl_settings_load();
+    HOCCL_Result r = hoccl_settings_load_once();
     if (!r)
         r = hoccl_boot_open(&boot);
     if (!r)
@@ -51,6 +51,7 @@ static HOCCL_Result close_world(void)
     HOCCL_Result r = hoccl_handle_use(HOCCL_COMM_WORLD, &comm);
     if (r)
         return HOCCL_SUCCESS; /* it has been aborted; there is nothing left to free */
+    hoccl_comm_wait(comm);
     hoccl_handle_unuse(HOCCL_COMM_WORLD);
     r = hoccl_handle_retire(HOCCL_COMM_WORLD, LEAVE_TIMEOUT, NULL, &comm);
     return r ? r : hoccl_comm_close(comm);
@@ -127,14 +128,37 @@ HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm)
     return r ? hoccl_fail_context(r, "HOCCL_CommAbort") : r;
 }
 
+/* Send and Recv: one request. */
+struct message {
+    const void *buf;
+    size_t count;
+    int peer;
+    bool is_send;
+};
+
+static HOCCL_Result make_message(struct hoccl_call *call, const void *arguments)
+{
+    const struct message *m = arguments;
+    if (m->count > SIZE_MAX / call->element_size)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "count %zu of elements of %zu bytes is more than an address space", m->count,
+                          call->element_size);
+    if (m->count && !m->buf)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "the buffer is NULL and the count is %zu", m->count);
+    return hoccl_call_add(call, m->is_send, m->peer, m->buf, m->count * call->element_size);
+}
+
 HOCCL_Result HOCCL_Send(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    return hoccl_group_add(comm, buf, count, datatype, peer, stream, true);
+    struct hoccl_call call = {"HOCCL_Send", comm, stream, datatype, HOCCL_FLOW_SEND_RECV, -1, NULL, 0, 0};
+    struct message m = {buf, count, peer, true};
+    return hoccl_group_call(&call, make_message, &m);
 }
 
 HOCCL_Result HOCCL_Recv(void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    return hoccl_group_add(comm, buf, count, datatype, peer, stream, false);
+    struct hoccl_call call = {"HOCCL_Recv", comm, stream, datatype, HOCCL_FLOW_SEND_RECV, -1, NULL, 0, 0};
+    struct message m = {buf, count, peer, false};
+    return hoccl_group_call(&call, make_message, &m);
 }
 
 const char *HOCCL_GetErrorString(HOCCL_Result result)

@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups. A call checks its own arguments at once; what is right waits here for the outermost End, which posts all of it
- * together. The first failing call of a group makes End return its error and post nothing. */
+ * together. The first failing call of a group makes End return its error and post nothing. A call outside a group makes
+ * its requests in the same place and posts them at once. */
 #include "api/group.h"
 
 #include "api/handle.h"
+#include "api/make.h"
 #include "base/error.h"
-#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct entry {
-    HOCCL_Comm handle;
-    struct hoccl_request request;
-};
-
 static __thread struct {
     int depth;
     size_t count, room;
-    struct entry *entries;
+    HOCCL_Comm *handles; /* of each request; a handle may have gone when the group ends */
+    struct hoccl_request *requests;
     HOCCL_Result failed; /* the first error inside the group */
     char text[HOCCL_ERROR_TEXT];
 } group;
@@ -27,6 +24,24 @@ bool hoccl_group_is_open(void)
 {
     return group.depth > 0;
 }
+
+HOCCL_Result hoccl_group_note(HOCCL_Result result)
+{
+    if (group.depth && result && !group.failed) {
+        group.failed = result;
+        memcpy(group.text, hoccl_error_text(), sizeof group.text);
+    }
+    return result;
+}
+
+static void clear(void)
+{
+    free(group.handles);
+    free(group.requests);
+    memset(&group, 0, sizeof group);
+}
+
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 
 static size_t element_size(HOCCL_Datatype type)
 {
@@ -57,102 +72,109 @@ static size_t element_size(HOCCL_Datatype type)
     return 0;
 }
 
-/* The arguments that need no communicator. */
-static HOCCL_Result check(const void *buf, size_t count, HOCCL_Datatype datatype, size_t *bytes, uint32_t *size)
-{
-    size_t s = element_size(datatype);
-    if (!s)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "datatype %d is unknown", (int)datatype);
-    if (count > SIZE_MAX / s)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "count %zu of elements of %zu bytes is more than an address space", count, s);
-    if (count && !buf)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "the buffer is NULL and the count is %zu", count);
-    *bytes = count * s;
-    *size = (uint32_t)s;
-    return HOCCL_SUCCESS;
-}
-
 static HOCCL_Result grow(void)
 {
     size_t room = group.room ? 2 * group.room : 32;
-    struct entry *e = realloc(group.entries, room * sizeof *e);
-    if (!e)
+    struct hoccl_request *q = realloc(group.requests, room * sizeof *q);
+    if (q)
+        group.requests = q;
+    HOCCL_Comm *h = q ? realloc(group.handles, room * sizeof *h) : NULL;
+    if (!h)
         return hoccl_fail(HOCCL_ERR_MEMORY, "no host memory for a group of %zu operations", room);
-    group.entries = e;
+    group.handles = h;
     group.room = room;
     return HOCCL_SUCCESS;
 }
 
-static HOCCL_Result fill(struct entry *e, HOCCL_Comm comm, const void *buf, size_t count, HOCCL_Datatype datatype)
+HOCCL_Result hoccl_call_add(struct hoccl_call *call, bool is_send, int peer, const void *address, size_t bytes)
 {
-    size_t bytes = 0;
-    uint32_t size = 0;
-    HOCCL_Result r = check(buf, count, datatype, &bytes, &size);
-    e->handle = comm;
-    e->request.address = buf;
-    e->request.header = (struct hoccl_flow_header){.bytes = bytes, .kind = HOCCL_FLOW_SEND_RECV, .element_size = size};
-    return r;
-}
-
-/* With the communicator taken: check the rest; outside a group post at once. */
-static HOCCL_Result take(struct entry *e)
-{
-    HOCCL_Result r = hoccl_handle_enter(e->handle, &e->request.comm);
-    if (r)
-        return r;
-    r = hoccl_request_check(&e->request);
-    if (!r && !group.depth)
-        r = hoccl_post(&e->request, 1);
-    hoccl_handle_leave(e->handle, e->request.comm);
-    return r;
-}
-
-static HOCCL_Result keep(const struct entry *e)
-{
-    if (group.count == group.room) {
+    size_t i = group.count + call->count;
+    if (i == group.room) {
         HOCCL_Result r = grow();
         if (r)
             return r;
     }
-    group.entries[group.count++] = *e;
+    group.handles[i] = call->handle;
+    group.requests[i] = (struct hoccl_request){
+        .comm = call->comm, .stream = call->stream, .is_send = is_send, .peer = peer, .address = address,
+        .begins = !call->count && call->kind != HOCCL_FLOW_SEND_RECV,
+        .header = {.bytes = bytes, .kind = call->kind, .element_size = (uint32_t)call->element_size, .root = call->root}};
+    call->count++;
     return HOCCL_SUCCESS;
 }
 
-HOCCL_Result hoccl_group_add(HOCCL_Comm comm, const void *buf, size_t count, HOCCL_Datatype datatype, int peer,
-                             HOCCL_Stream stream, bool is_send)
+const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call)
 {
-    struct entry e = {.request = {.stream = stream, .is_send = is_send, .peer = peer}};
-    HOCCL_Result r = fill(&e, comm, buf, count, datatype);
+    return call->count ? group.requests + group.count : NULL;
+}
+
+/* With the communicator taken: make, check the rest; outside a group post at once. A collective of one rank can be
+ * nothing at all. */
+static HOCCL_Result run(struct hoccl_call *call, HOCCL_Result (*make)(struct hoccl_call *, const void *), const void *arguments)
+{
+    HOCCL_Result r = hoccl_comm_error(call->comm);
     if (!r)
-        r = take(&e);
-    if (r)
-        hoccl_fail_context(r, "%s", is_send ? "HOCCL_Send" : "HOCCL_Recv");
-    if (!group.depth)
+        r = make(call, arguments);
+    struct hoccl_request *q = group.requests + group.count;
+    if (r || !call->count)
         return r;
-    if (!r)
-        r = keep(&e);
-    if (r && !group.failed) {
-        group.failed = r;
-        memcpy(group.text, hoccl_error_text(), sizeof group.text);
-    }
+    r = hoccl_requests_check(q, call->count);
+    if (!r && !group.depth)
+        r = hoccl_post(q, call->count);
     return r;
+}
+
+static HOCCL_Result take(struct hoccl_call *call, HOCCL_Result (*make)(struct hoccl_call *, const void *), const void *arguments)
+{
+    call->element_size = element_size(call->datatype);
+    call->count = 0;
+    if (!call->element_size)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "datatype %d is unknown", (int)call->datatype);
+    HOCCL_Result r = hoccl_handle_enter(call->handle, &call->comm);
+    if (r)
+        return r;
+    r = run(call, make, arguments);
+    hoccl_handle_leave(call->handle, call->comm);
+    return r;
+}
+
+HOCCL_Result hoccl_group_call(struct hoccl_call *call, HOCCL_Result (*make)(struct hoccl_call *, const void *),
+                              const void *arguments)
+{
+    HOCCL_Result r = take(call, make, arguments);
+    if (r)
+        hoccl_fail_context(r, "%s", call->name);
+    if (!group.depth)
+        clear();
+    else if (!r)
+        group.count += call->count;
+    return hoccl_group_note(r);
+}
+
+/* ---- the whole group --------------------------------------------------------------------------------------------- */
+
+/* The first request with the same handle. */
+static size_t first_of(size_t i)
+{
+    size_t j = 0;
+    while (group.handles[j] != group.handles[i])
+        j++;
+    return j;
 }
 
 /* Take every communicator of the group; the requests' pointers are set anew, for a handle may have gone meanwhile. */
 static HOCCL_Result enter_all(size_t *taken)
 {
     for (size_t i = 0; i < group.count; i++) {
-        struct entry *e = &group.entries[i];
-        size_t j = 0;
-        while (group.entries[j].handle != e->handle)
-            j++;
+        struct hoccl_request *q = &group.requests[i];
+        size_t j = first_of(i);
         if (j < i) {
-            e->request.comm = group.entries[j].request.comm;
+            q->comm = group.requests[j].comm;
             continue;
         }
-        HOCCL_Result r = hoccl_handle_enter(e->handle, &e->request.comm);
-        if (!r && (r = hoccl_comm_error(e->request.comm)))
-            hoccl_handle_leave(e->handle, e->request.comm);
+        HOCCL_Result r = hoccl_handle_enter(group.handles[i], &q->comm);
+        if (!r && (r = hoccl_comm_error(q->comm)))
+            hoccl_handle_leave(group.handles[i], q->comm);
         if (r)
             return r;
         *taken = i + 1;
@@ -162,28 +184,18 @@ static HOCCL_Result enter_all(size_t *taken)
 
 static void leave_all(size_t taken)
 {
-    for (size_t i = 0; i < taken; i++) {
-        size_t j = 0;
-        while (group.entries[j].handle != group.entries[i].handle)
-            j++;
-        if (j == i)
-            hoccl_handle_leave(group.entries[i].handle, group.entries[i].request.comm);
-    }
+    for (size_t i = 0; i < taken; i++)
+        if (first_of(i) == i)
+            hoccl_handle_leave(group.handles[i], group.requests[i].comm);
 }
 
-static HOCCL_Result post_entries(void)
+static HOCCL_Result post_group(void)
 {
-    struct hoccl_request *requests = hoccl_alloc(group.count * sizeof *requests, "a group");
     size_t taken = 0;
-    if (!requests)
-        return HOCCL_ERR_MEMORY;
     HOCCL_Result r = enter_all(&taken);
-    for (size_t i = 0; i < group.count; i++)
-        requests[i] = group.entries[i].request;
     if (!r)
-        r = hoccl_post(requests, group.count);
+        r = hoccl_post(group.requests, group.count);
     leave_all(taken);
-    free(requests);
     return r;
 }
 
@@ -200,13 +212,18 @@ HOCCL_Result HOCCL_GroupEnd(void)
         return hoccl_fail(HOCCL_ERR_USAGE, "HOCCL_GroupEnd without HOCCL_GroupStart in this thread");
     if (--group.depth)
         return HOCCL_SUCCESS;
-    if (group.failed)
+    if (group.failed) {
+        hoccl_fail_again(group.failed, group.text);
+        hoccl_make_refuse();
         r = hoccl_fail_again(group.failed, group.text);
-    else if (group.count)
-        r = post_entries();
+    } else {
+        r = hoccl_make_all();
+    }
+    if (!r && group.count)
+        r = post_group();
     if (r && !group.failed)
         hoccl_fail_context(r, "HOCCL_GroupEnd");
-    free(group.entries);
-    memset(&group, 0, sizeof group);
+    hoccl_make_forget();
+    clear();
     return r;
 }

@@ -1,15 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calling thread's open group. */
+/* The calling thread's open group, and the way by which every call that communicates gets into it. */
 #ifndef HOCCL_API_GROUP_H
 #define HOCCL_API_GROUP_H
 
 #include "core/post.h"
 
-/* Add a checked operation to the thread's group, or post it at once if no group is open. */
-HOCCL_Result hoccl_group_add(HOCCL_Comm comm, const void *buf, size_t count, HOCCL_Datatype datatype, int peer,
-                             HOCCL_Stream stream, bool is_send);
+/* One call of hoccl.h, from its arguments to requests. */
+struct hoccl_call {
+    const char *name; /* for error texts */
+    HOCCL_Comm handle;
+    HOCCL_Stream stream;
+    HOCCL_Datatype datatype;
+    uint32_t kind; /* enum hoccl_flow_kind */
+    int root;      /* −1: none */
+
+    /* Set for `make`. */
+    struct hoccl_comm *comm;
+    size_t element_size;
+    size_t count; /* requests made so far */
+};
+
+/* Make the call's requests and add them to the thread's group, or post them at once if no group is open. `make` checks
+ * the arguments and adds with hoccl_call_add; the communicator is held meanwhile. After an error nothing is added. */
+HOCCL_Result hoccl_group_call(struct hoccl_call *call,
+                              HOCCL_Result (*make)(struct hoccl_call *call, const void *arguments), const void *arguments);
+
+/* One more operation of the call: bytes at address to or from peer. */
+HOCCL_Result hoccl_call_add(struct hoccl_call *call, bool is_send, int peer, const void *address, size_t bytes);
+
+/* The requests that the call has made so far; call->count of them. */
+const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call);
 
 /* Is a group open in this thread? */
 bool hoccl_group_is_open(void);
+
+/* A call inside a group has this result: if it is an error, the group's End will return it. Returns it too. */
+HOCCL_Result hoccl_group_note(HOCCL_Result result);
 
 #endif

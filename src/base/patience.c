@@ -28,7 +28,6 @@ bool hoccl_patience(const uint64_t *since)
     if (c)
         sched_yield();
     else
-        for (int i = 0; i < 16; i++)
-            hoccl_relax();
+        hoccl_relax(); /* once: a handful of these pauses is a microsecond, and a message passes five such polls */
     return hoccl_now() - *since < (c ? SHORT_PATIENCE : LONG_PATIENCE);
 }

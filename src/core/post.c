@@ -32,30 +32,73 @@ static HOCCL_Result make_reachable(struct hoccl_request *q)
     return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);
 }
 
-static HOCCL_Result check_entered(struct hoccl_request *q)
+/* From the first to the last byte that the requests of one direction touch. */
+struct span {
+    uintptr_t low, high;
+    size_t pieces;
+};
+
+static struct span span_of(const struct hoccl_request *q, size_t n, bool is_send)
 {
-    HOCCL_Result r = check_stream(q);
-    if (r || !q->header.bytes)
-        return r;
-    r = hoccl_memory_check(&q->comm->gpu->device, q->address, q->header.bytes, &q->memory);
-    if (!r && !q->is_send)
-        r = make_reachable(q);
+    struct span s = {.low = UINTPTR_MAX};
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t low = (uintptr_t)q[i].address, high = low + q[i].header.bytes;
+        if (q[i].is_send != is_send || low == high)
+            continue;
+        s.pieces++;
+        s.low = low < s.low ? low : s.low;
+        s.high = high > s.high ? high : s.high;
+    }
+    return s;
+}
+
+/* One question to the driver for all pieces of a buffer (it costs as much as the rest of the call); each by itself only
+ * where the whole is not one allocation: pieces with gaps between them may lie in several, and one may be wrong. */
+static HOCCL_Result check_memory(struct hoccl_request *q, size_t n, bool is_send)
+{
+    const struct hoccl_device *device = &q->comm->gpu->device;
+    struct span s = span_of(q, n, is_send);
+    struct hoccl_memory whole;
+    bool one = s.pieces > 1 && !hoccl_memory_check(device, (const void *)s.low, s.high - s.low, &whole);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (size_t i = 0; i < n && !r; i++) {
+        if (q[i].is_send != is_send || !q[i].header.bytes)
+            continue;
+        if (one) {
+            q[i].memory = whole;
+            q[i].memory.offset += (uintptr_t)q[i].address - s.low;
+        } else
+            r = hoccl_memory_check(device, q[i].address, q[i].header.bytes, &q[i].memory);
+        if (!r && !is_send)
+            r = make_reachable(&q[i]);
+    }
     return r;
 }
 
-HOCCL_Result hoccl_request_check(struct hoccl_request *request)
+static HOCCL_Result check_peer(const struct hoccl_request *q)
 {
-    struct hoccl_comm *c = request->comm;
+    const struct hoccl_comm *c = q->comm;
+    if (q->peer < 0 || q->peer >= c->size)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "peer %d: the communicator has ranks 0 to %d", q->peer, c->size - 1);
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n)
+{
+    struct hoccl_comm *c = requests->comm;
     bool pushed;
     HOCCL_Result r = hoccl_comm_error(c);
+    for (size_t i = 0; i < n && !r; i++)
+        r = check_peer(&requests[i]);
+    if (!r)
+        r = hoccl_device_enter(&c->gpu->device, &pushed);
     if (r)
         return r;
-    if (request->peer < 0 || request->peer >= c->size)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "peer %d: the communicator has ranks 0 to %d", request->peer, c->size - 1);
-    r = hoccl_device_enter(&c->gpu->device, &pushed);
-    if (r)
-        return r;
-    r = check_entered(request);
+    r = check_stream(requests);
+    if (!r)
+        r = check_memory(requests, n, true);
+    if (!r)
+        r = check_memory(requests, n, false);
     hoccl_device_leave(pushed);
     return r;
 }
@@ -153,10 +196,13 @@ static void drop_streams(struct part *p)
 
 static void set_flow(struct hoccl_flow *f, struct hoccl_op *op, const struct hoccl_request *q)
 {
-    struct hoccl_peer *peer = &q->comm->peers[q->peer];
+    struct hoccl_comm *c = q->comm;
+    struct hoccl_peer *peer = &c->peers[q->peer];
     *f = (struct hoccl_flow){.op = op, .is_send = q->is_send, .peer = peer, .header = q->header, .address = q->address,
                              .memory = q->memory};
     f->number = q->is_send ? peer->sends++ : peer->receives++;
+    c->collectives += q->begins;
+    f->header.operation = q->header.kind == HOCCL_FLOW_SEND_RECV ? 0 : c->collectives;
     hoccl_list_init(&f->link);
 }
 
@@ -241,6 +287,8 @@ static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part 
     for (size_t i = 0; i < n; i++) {
         struct part *p = parts;
         bool pushed;
+        if (i && q[i].comm == q[i - 1].comm && q[i].stream == q[i - 1].stream)
+            continue;
         while (p < parts + *count && p->comm != q[i].comm)
             p++;
         if (p == parts + most)

@@ -10,13 +10,16 @@ struct hoccl_request {
     CUstream stream;
     bool is_send;
     int peer;
+    bool begins; /* the first request of a collective: hoccl_post gives it and those behind it the next number */
     const void *address;
     struct hoccl_flow_header header;
     struct hoccl_memory memory;
 };
 
-/* Check what can be checked at the call; fills request->memory. Needs the communicator's busy mark. */
-HOCCL_Result hoccl_request_check(struct hoccl_request *request);
+/* Check what can be checked at the call; fills in the memory. The n requests (n > 0) are one operation: of one
+ * communicator, whose busy mark is held, on one stream, with one buffer for all sends and one for all receives, which
+ * the driver is asked about once. */
+HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n);
 
 /* Post n requests (n > 0) of any communicators together: every start signal is enqueued before any wait. The busy marks
  * must be held. An error before anything was posted leaves the communicators good. */

@@ -13,6 +13,7 @@
 #include "base/setting.h"
 #include "stream/parking.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
@@ -103,6 +104,18 @@ static bool watch_streams(struct hoccl_comm *comm)
     return moved;
 }
 
+/* A peer that fails over a mismatch says so in its answer to the flow concerned. Another flow may have been the first to
+ * see that it has failed; the mismatch is the better error. */
+static void fail_flows(struct hoccl_comm *comm, HOCCL_Result r)
+{
+    char text[HOCCL_ERROR_TEXT];
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running && r == HOCCL_ERR_PEER; l = l->next)
+        if (hoccl_flow_verdict(hoccl_entry(l, struct hoccl_flow, link)) == HOCCL_ERR_MISMATCH)
+            r = HOCCL_ERR_MISMATCH;
+    hoccl_comm_fail(comm, r == HOCCL_ERR_MISMATCH ? r : hoccl_fail_again(r, text));
+}
+
 static bool run_flows(struct hoccl_comm *comm)
 {
     struct hoccl_list *l, *next;
@@ -115,7 +128,7 @@ static bool run_flows(struct hoccl_comm *comm)
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {
-            hoccl_comm_fail(comm, r);
+            fail_flows(comm, r);
             return true;
         }
         if (f->state != HOCCL_FLOW_DONE)

@@ -2,9 +2,12 @@
 # Makes C source from the prototypes of cuda.h.
 #   awk -v kind=forward: one forwarder a function (and one for each per-thread-default-stream variant), which asks
 #       hoccl_cuda_find() for the driver's entry at its first call;
-#   awk -v kind=variant: only the per-thread-default-stream variants, as the emulated driver defines them: the same
-#       call on CU_STREAM_PER_THREAD.
-# The header's lines "#define name __CUDA_API_PTSZ(exported)" say which functions have a variant.
+#   awk -v kind=entry: the emulated driver's entry points: each asks emu_fault_call() whether the call is to fail, then
+#       calls the function itself, which is called emu_ and the exported name; the variants, too, as the same calls on
+#       CU_STREAM_PER_THREAD;
+#   awk -v kind=rename: the macros that give the emulator's functions those names.
+# The header's lines "#define name __CUDA_API_PTSZ(exported)" say which functions have a variant, its lines
+# "#define name exported" which are exported under another name.
 
 function parameter_name(text)
 {
@@ -32,6 +35,14 @@ function forward(name, params, args)
     printf "    return entry ? entry(%s) : hoccl_cuda_missing(&self);\n}\n\n", args
 }
 
+function entry(name, params, args)
+{
+    printf "__attribute__((visibility(\"hidden\"))) CUresult CUDAAPI EMU(%s)(%s);\n", name, params
+    printf "CUresult CUDAAPI %s(%s)\n{\n", name, params
+    printf "    CUresult result = emu_fault_call(\"%s\");\n", name
+    printf "    return result == CUDA_SUCCESS ? EMU(%s)(%s) : result;\n}\n\n", name, args
+}
+
 function per_thread(exported, name, kind_of, params, args)
 {
     printf "CUresult CUDAAPI %s_%s(%s);\n", exported, kind_of, params
@@ -50,6 +61,7 @@ function per_thread(exported, name, kind_of, params, args)
     printf "    emu_stream_own_default(-1);\n    return result;\n}\n\n"
 }
 
+/^#define cu[A-Za-z0-9_]+ cu[A-Za-z0-9_]+$/ { plain[$2] = $3 }
 /^#define [A-Za-z0-9_]+ __CUDA_API_PT[DS][SZ]\(/ {
     split($3, part, /[()]/)
     variant[$2] = part[1] ~ /PTSZ/ ? "ptsz" : "ptds"
@@ -72,6 +84,13 @@ collecting && /;/ {
     args = argument_names(params)
     if (kind == "forward")
         forward(name, params, args)
+    if (kind == "entry")
+        entry(name, params, args)
+    if (kind == "rename") {
+        out = name in plain ? plain[name] : name in export ? export[name] : name
+        printf "#define %s emu_%s\n", out, out
+        next
+    }
     if (name == "cuGetProcAddress") {
         variant[name] = "ptsz"
         export[name] = "cuGetProcAddress_v2"

@@ -12,7 +12,10 @@ struct hoccl_forward {
 };
 
 #define HOCCL_NAME_OF(name) #name
-#define HOCCL_FORWARD(name) {HOCCL_NAME_OF(name), NULL}
+#define HOCCL_FORWARD(name)                                                                                            \
+    {                                                                                                                  \
+        HOCCL_NAME_OF(name), NULL                                                                                      \
+    }
 
 /* The chosen driver's entry for this forwarder, NULL if there is no driver or it lacks the function. */
 void *hoccl_cuda_find(struct hoccl_forward *self);

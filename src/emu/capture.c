@@ -163,7 +163,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
         return emu_leave(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     bool unjoined = let_go(c);
     result = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                        : unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS;
+             : unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                        : CUDA_SUCCESS;
     *out = result == CUDA_SUCCESS ? c->graph : NULL;
     if (result != CUDA_SUCCESS)
         emu_graph_free(c->graph);

@@ -148,7 +148,8 @@ static CUresult describe(CUcontext ctx, const struct emu_request *r, struct emu_
         result = locate(ctx, &r->dst, r->dst_place, r, dst);
     if (result != CUDA_SUCCESS)
         return result;
-    op->copy = (struct emu_copy){.dst = r->dst, .src = r->src, .width = r->width, .height = r->height, .depth = r->depth};
+    op->copy =
+        (struct emu_copy){.dst = r->dst, .src = r->src, .width = r->width, .height = r->height, .depth = r->depth};
     *classes = route(op, src->gpu, dst->gpu);
     return CUDA_SUCCESS;
 }
@@ -224,6 +225,6 @@ CUresult emu_copy_call(const struct emu_request *r, CUstream handle)
 
 struct emu_request emu_request_line(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
-    return (struct emu_request){.dst = {dst, bytes, bytes}, .src = {src, bytes, bytes}, .width = bytes, .height = 1,
-                                .depth = 1};
+    return (struct emu_request){
+        .dst = {dst, bytes, bytes}, .src = {src, bytes, bytes}, .width = bytes, .height = 1, .depth = 1};
 }

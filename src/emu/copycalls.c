@@ -123,11 +123,21 @@ static CUresult plane(const CUDA_MEMCPY2D *m, bool waits, CUstream s)
 {
     if (!m)
         return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D_PEER b = {.srcXInBytes = m->srcXInBytes, .srcY = m->srcY, .srcMemoryType = m->srcMemoryType,
-                            .srcHost = m->srcHost, .srcDevice = m->srcDevice, .srcPitch = m->srcPitch,
-                            .dstXInBytes = m->dstXInBytes, .dstY = m->dstY, .dstMemoryType = m->dstMemoryType,
-                            .dstHost = m->dstHost, .dstDevice = m->dstDevice, .dstPitch = m->dstPitch,
-                            .WidthInBytes = m->WidthInBytes, .Height = m->Height, .Depth = 1};
+    CUDA_MEMCPY3D_PEER b = {.srcXInBytes = m->srcXInBytes,
+                            .srcY = m->srcY,
+                            .srcMemoryType = m->srcMemoryType,
+                            .srcHost = m->srcHost,
+                            .srcDevice = m->srcDevice,
+                            .srcPitch = m->srcPitch,
+                            .dstXInBytes = m->dstXInBytes,
+                            .dstY = m->dstY,
+                            .dstMemoryType = m->dstMemoryType,
+                            .dstHost = m->dstHost,
+                            .dstDevice = m->dstDevice,
+                            .dstPitch = m->dstPitch,
+                            .WidthInBytes = m->WidthInBytes,
+                            .Height = m->Height,
+                            .Depth = 1};
     return box(&b, waits, s);
 }
 
@@ -148,12 +158,25 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *m, CUstream s)
 
 CUresult emu_request_box(const CUDA_MEMCPY3D *m, struct emu_request *r)
 {
-    CUDA_MEMCPY3D_PEER b = {.srcXInBytes = m->srcXInBytes, .srcY = m->srcY, .srcZ = m->srcZ,
-                            .srcMemoryType = m->srcMemoryType, .srcHost = m->srcHost, .srcDevice = m->srcDevice,
-                            .srcPitch = m->srcPitch, .srcHeight = m->srcHeight, .dstXInBytes = m->dstXInBytes,
-                            .dstY = m->dstY, .dstZ = m->dstZ, .dstMemoryType = m->dstMemoryType, .dstHost = m->dstHost,
-                            .dstDevice = m->dstDevice, .dstPitch = m->dstPitch, .dstHeight = m->dstHeight,
-                            .WidthInBytes = m->WidthInBytes, .Height = m->Height, .Depth = m->Depth};
+    CUDA_MEMCPY3D_PEER b = {.srcXInBytes = m->srcXInBytes,
+                            .srcY = m->srcY,
+                            .srcZ = m->srcZ,
+                            .srcMemoryType = m->srcMemoryType,
+                            .srcHost = m->srcHost,
+                            .srcDevice = m->srcDevice,
+                            .srcPitch = m->srcPitch,
+                            .srcHeight = m->srcHeight,
+                            .dstXInBytes = m->dstXInBytes,
+                            .dstY = m->dstY,
+                            .dstZ = m->dstZ,
+                            .dstMemoryType = m->dstMemoryType,
+                            .dstHost = m->dstHost,
+                            .dstDevice = m->dstDevice,
+                            .dstPitch = m->dstPitch,
+                            .dstHeight = m->dstHeight,
+                            .WidthInBytes = m->WidthInBytes,
+                            .Height = m->Height,
+                            .Depth = m->Depth};
     return request_peer(&b, r);
 }
 
@@ -188,8 +211,8 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *m, CUstream s)
 }
 
 /* Every entry is a copy by itself; the order among them is not promised, here it is that of the array. */
-CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
-                            size_t *indices, size_t nattrs, CUstream s)
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                            CUmemcpyAttributes *attrs, size_t *indices, size_t nattrs, CUstream s)
 {
     if (!dsts || !srcs || !sizes || !count || !attrs || !indices || !nattrs || nattrs > count || indices[0])
         return CUDA_ERROR_INVALID_VALUE;

@@ -210,8 +210,9 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *text)
     CUresult result = emu_enter();
     if (result != CUDA_SUCCESS)
         return result;
-    if (!dev || !text || (sscanf(text, "%x:%x:%x", &domain, &bus, &device) != 3 &&
-                          (domain = 0, sscanf(text, "%x:%x", &bus, &device)) != 2))
+    if (!dev || !text ||
+        (sscanf(text, "%x:%x:%x", &domain, &bus, &device) != 3 &&
+         (domain = 0, sscanf(text, "%x:%x", &bus, &device)) != 2))
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < emu.devices; i++) {
         struct emu_device *d = emu.device[i];

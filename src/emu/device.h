@@ -36,13 +36,13 @@ struct CUctx_st {
     uint64_t id;
     unsigned flags;
     bool primary;
-    CUresult error;   /* sticky: an engine met an address it could not read or write */
-    uint64_t peers;   /* bit d: access to visible device d is enabled */
-    CUstream legacy;  /* the NULL stream */
+    CUresult error;  /* sticky: an engine met an address it could not read or write */
+    uint64_t peers;  /* bit d: access to visible device d is enabled */
+    CUstream legacy; /* the NULL stream */
 };
 
-struct emu_device *emu_device_at(CUdevice dev);      /* by ordinal; NULL */
-struct emu_device *emu_device_of_gpu(int gpu);       /* NULL: hidden from this process */
+struct emu_device *emu_device_at(CUdevice dev); /* by ordinal; NULL */
+struct emu_device *emu_device_of_gpu(int gpu);  /* NULL: hidden from this process */
 CUcontext emu_ctx_current(void);
 bool emu_ctx_valid(CUcontext ctx);
 CUcontext emu_ctx_first(void);

@@ -7,9 +7,11 @@
 #ifndef EMU_H
 #define EMU_H
 
-#pragma GCC visibility push(default)
+#ifdef EMU_RENAME
+#include "emu/rename.h" /* made: the functions of cuda.h get the prefix emu_, entry.c has the exported ones */
+#endif
+
 #include "cuda.h"
-#pragma GCC visibility pop
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -74,10 +76,13 @@ void emu_hazard_hold(void);                   /* only takes it */
 void emu_hazard_give(void);
 void emu_hazard_pass(void); /* waits while another thread has it */
 
-uint64_t emu_now(void);                                                /* ns */
-uint64_t emu_random(uint64_t a, uint64_t b, uint64_t c);               /* a function of the seed and these */
-CUresult emu_settings_read(struct emu_settings *set);                  /* settings.c */
-CUresult emu_gpus_open(void);                                          /* device.c: the visible devices */
+uint64_t emu_now(void);                                  /* ns */
+uint64_t emu_random(uint64_t a, uint64_t b, uint64_t c); /* a function of the seed and these */
+CUresult emu_settings_read(struct emu_settings *set);    /* settings.c */
+CUresult emu_gpus_open(void);                            /* device.c: the visible devices */
+enum emu_fault_action { EMU_NO_FAULT, EMU_LATE, EMU_VOID, EMU_STUCK };
+CUresult emu_faults_read(void); /* fault.c: HOCCL_EMU_FAULT */
+enum emu_fault_action emu_fault_copy(enum emu_class engine, int gpu, uint64_t n, uint64_t *us);
 void emu_thread_start(void *(*body)(void *), void *arg, const char *name);
 
 #endif

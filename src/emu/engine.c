@@ -169,10 +169,13 @@ static bool move_piece(struct emu_op *op, bool let_go, size_t *moved)
         struct move m;
         if (!locate(c, n, at, &m))
             return false;
+        if (op->void_copy)
+            m.bytes = bytes - at;
         hold(&m, true);
         if (let_go)
             pthread_mutex_unlock(&emu.lock);
-        carry_out(c, &m);
+        if (!op->void_copy)
+            carry_out(c, &m);
         if (let_go)
             pthread_mutex_lock(&emu.lock);
         hold(&m, false);
@@ -228,6 +231,24 @@ static struct emu_op *pick(struct emu_device *dev, enum emu_class class)
     return best;
 }
 
+/* What HOCCL_EMU_FAULT says of the copy that the engine has just taken. */
+static void apply_fault(struct emu_engine *e, enum emu_class class, int gpu, uint64_t now)
+{
+    uint64_t us = 0;
+    switch (emu_fault_copy(class, gpu, e->ops, &us)) {
+    case EMU_NO_FAULT:
+        return;
+    case EMU_VOID:
+        e->current->void_copy = true;
+        return;
+    case EMU_LATE:
+        e->next_ns = now + us * 1000;
+        return;
+    case EMU_STUCK:
+        e->next_ns = UINT64_MAX;
+    }
+}
+
 /* One turn of one engine; true: it did something. */
 static bool engine_step(struct emu_device *dev, enum emu_class class, uint64_t now, uint64_t *next_ns)
 {
@@ -239,6 +260,7 @@ static bool engine_step(struct emu_device *dev, enum emu_class class, uint64_t n
         e->current->state = EMU_RUNNING;
         e->last = e->current->channel[class];
         e->ops++;
+        apply_fault(e, class, dev->gpu, now);
     }
     if (e->next_ns > now) {
         *next_ns = e->next_ns < *next_ns ? e->next_ns : *next_ns;
@@ -272,7 +294,7 @@ bool emu_engines_step(uint64_t now, uint64_t *next_ns)
 {
     bool worked = sm_step();
     for (int d = 0; d < emu.devices; d++)
-        for (enum emu_class class = EMU_PUSH; class < EMU_CLASSES; class++)
+        for (enum emu_class class = EMU_PUSH; class < EMU_CLASSES; class ++)
             worked |= engine_step(emu.device[d], class, now, next_ns);
     return worked;
 }

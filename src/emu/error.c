@@ -7,7 +7,10 @@
 #include <ctype.h>
 #include <string.h>
 
-#define E(name) {name, #name}
+#define E(name)                                                                                                        \
+    {                                                                                                                  \
+        name, #name                                                                                                    \
+    }
 
 static const struct {
     CUresult error;

@@ -173,8 +173,9 @@ static void *executor(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000);
     pthread_mutex_lock(&emu.lock);
     for (;;) {
+        uint64_t before = emu_now(); /* a delay that ends during the pump is still to come */
         emu_pump();
-        uint64_t now = emu_now(), next = next_event(now);
+        uint64_t now = emu_now(), next = next_event(before);
         if (emu_engines_step(now, &next))
             continue;
         if (emu.parked && now + poll_after(now) < next)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs: made by capture or by hand from copies and memsets, instantiated, launched. */
-#include "copy.h"
 #include "graph.h"
+#include "copy.h"
 
 #include <stdlib.h>
 
@@ -120,11 +120,16 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
     static const CUgraphNodeType types[] = {
-        [EMU_OP_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY,         [EMU_OP_SET] = CU_GRAPH_NODE_TYPE_MEMSET,
-        [EMU_OP_WRITE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,  [EMU_OP_WAIT] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-        [EMU_OP_BARRIER] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [EMU_OP_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-        [EMU_OP_AFTER] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,    [EMU_OP_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
-        [EMU_OP_HOST] = CU_GRAPH_NODE_TYPE_HOST,           [EMU_OP_RETIRE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
+        [EMU_OP_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY,
+        [EMU_OP_SET] = CU_GRAPH_NODE_TYPE_MEMSET,
+        [EMU_OP_WRITE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [EMU_OP_WAIT] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [EMU_OP_BARRIER] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [EMU_OP_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        [EMU_OP_AFTER] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        [EMU_OP_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
+        [EMU_OP_HOST] = CU_GRAPH_NODE_TYPE_HOST,
+        [EMU_OP_RETIRE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
     };
     if (!node || !type)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hooks of hooks.h, and cuGetProcAddress. */
 #define _GNU_SOURCE
+#include "device.h"
+
 #pragma GCC visibility push(default)
 #include "hooks.h"
 #pragma GCC visibility pop
-
-#include "device.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

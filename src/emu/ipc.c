@@ -42,8 +42,8 @@ static socklen_t address_of(pid_t pid, uint64_t nonce, struct sockaddr_un *a)
 {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
-    int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "hoccl-emu-%d-%016llx", (int)pid,
-                     (unsigned long long)nonce);
+    int n =
+        snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "hoccl-emu-%d-%016llx", (int)pid, (unsigned long long)nonce);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 

@@ -114,8 +114,9 @@ CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attrib, int value
         return result;
     if (!emu_function_check(f))
         return emu_leave(CUDA_ERROR_INVALID_HANDLE);
-    bool known = attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? value >= 0 && value <= 227 << 10
-                                                                           : attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    bool known = attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                     ? value >= 0 && value <= 227 << 10
+                     : attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
     return emu_leave(known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -18,7 +18,7 @@ static bool satisfied32(uint32_t have, uint32_t want, unsigned flags)
     case CU_STREAM_WAIT_VALUE_AND:
         return (have & want) != 0;
     default:
-        return (uint32_t)~(have | want) != 0;
+        return (uint32_t) ~(have | want) != 0;
     }
 }
 

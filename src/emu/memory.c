@@ -4,9 +4,9 @@
  * What frees or unregisters memory waits for the GPU under the driver's lock (hazard.c).
  */
 #define _GNU_SOURCE
+#include "memory.h"
 #include "device.h"
 #include "graph.h"
-#include "memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -13,8 +13,8 @@
 struct emu_tail {
     uint64_t magic;
     uint64_t size;
-    int32_t gpu;     /* machine-wide number */
-    uint32_t freed;  /* by cuMemFree: engines of other processes fault from then on; atomic */
+    int32_t gpu;    /* machine-wide number */
+    uint32_t freed; /* by cuMemFree: engines of other processes fault from then on; atomic */
 };
 
 struct emu_store {
@@ -65,7 +65,7 @@ CUdeviceptr emu_space_reserve(size_t size, size_t align); /* 0: none left */
 void emu_space_retire(CUdeviceptr base, size_t size);     /* never to be used again (HOCCL_EMU_REUSE: soon) */
 bool emu_space_ours(CUdeviceptr p);                       /* reserved or retired: not a host pointer */
 struct emu_range *emu_range_add(CUdeviceptr base, size_t size, enum emu_range_kind kind, struct emu_store *store);
-struct emu_range *emu_range_at(CUdeviceptr p); /* the range that p lies in, or NULL */
+struct emu_range *emu_range_at(CUdeviceptr p);   /* the range that p lies in, or NULL */
 struct emu_range *emu_range_next(CUdeviceptr p); /* the first that ends behind p */
 void emu_range_remove(struct emu_range *range);
 void emu_range_expose(const struct emu_range *range, bool on); /* lets the CPU in, if the setting says so */

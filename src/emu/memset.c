@@ -16,9 +16,14 @@ CUresult emu_set_fill(CUcontext ctx, const CUDA_MEMSET_NODE_PARAMS *p, struct em
         return CUDA_ERROR_INVALID_VALUE;
     struct emu_device *dev = emu_device_of_gpu(emu_range_gpu(range));
     *op = (struct emu_op){.kind = EMU_OP_SET, .dev = dev && dev->contexts ? dev : ctx->dev};
-    op->copy = (struct emu_copy){.dst = {p->dst, p->pitch, p->pitch * p->height}, .width = p->width * size,
-                                 .height = p->height, .depth = 1, .fill = p->value, .fill_size = size,
-                                 .engine = EMU_COMPUTE, .on_sm = true};
+    op->copy = (struct emu_copy){.dst = {p->dst, p->pitch, p->pitch * p->height},
+                                 .width = p->width * size,
+                                 .height = p->height,
+                                 .depth = 1,
+                                 .fill = p->value,
+                                 .fill_size = size,
+                                 .engine = EMU_COMPUTE,
+                                 .on_sm = true};
     return CUDA_SUCCESS;
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The older versions of functions (cuda_older.h), as thin calls of the present ones. */
+#include "emu.h"
+
 #pragma GCC visibility push(default)
 #include "cuda_older.h"
 #pragma GCC visibility pop
-
-#include "emu.h"
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
@@ -26,8 +26,8 @@ CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
     return cuEventElapsedTime_v2(ms, start, end);
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
-                            size_t *indices, size_t nattrs, size_t *failed, CUstream s)
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                            CUmemcpyAttributes *attrs, size_t *indices, size_t nattrs, size_t *failed, CUstream s)
 {
     CUresult result = cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, indices, nattrs, s);
     if (result != CUDA_SUCCESS && failed)

@@ -113,7 +113,8 @@ static size_t width_of(CUpointer_attribute attribute)
     struct answer answer;
     if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER)
         return sizeof(void *);
-    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL || attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)
+    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
+        attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)
         return 4;
     return answer_pointer(&none, attribute, 0, &answer) ? answer.bytes : 0;
 }

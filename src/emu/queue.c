@@ -64,7 +64,7 @@ static struct emu_channel *channel_for(CUstream s, struct emu_device *dev, unsig
 static void join_channels(struct emu_op *op)
 {
     CUstream s = op->stream;
-    for (unsigned class = 0; class < EMU_CLASSES; class++) {
+    for (unsigned class = 0; class < EMU_CLASSES; class ++) {
         if (!(op->classes & BIT(class)))
             continue;
         struct emu_channel *c = channel_for(s, s->ctx->dev, class);
@@ -82,7 +82,7 @@ static void join_channels(struct emu_op *op)
 
 static void leave_channels(struct emu_op *op)
 {
-    for (unsigned class = 0; class < EMU_CLASSES; class++) {
+    for (unsigned class = 0; class < EMU_CLASSES; class ++) {
         struct emu_channel *c = op->channel[class];
         if (!c)
             continue;
@@ -180,7 +180,7 @@ bool emu_op_may_start(const struct emu_op *op)
 {
     if (op->stream->head != op)
         return false;
-    for (unsigned class = 0; class < EMU_CLASSES; class++)
+    for (unsigned class = 0; class < EMU_CLASSES; class ++)
         if (op->channel[class] && op->channel[class]->head != op)
             return false;
     return legacy_clear(op);

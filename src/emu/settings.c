@@ -50,7 +50,8 @@ static bool rates(uint64_t rate[EMU_CLASSES])
         if (c < EMU_CLASSES)
             rate[c] = strtoull(text + strlen(name[c]) + 1, &end, 10) * 1000000u;
         if (c == EMU_CLASSES || (*end && *end != ',')) {
-            fprintf(stderr, "HOCCL: HOCCL_EMU_RATE has \"%s\": expected sm, push, pull, d2h or h2d, = and MB/s\n", text);
+            fprintf(stderr, "HOCCL: HOCCL_EMU_RATE has \"%s\": expected sm, push, pull, d2h or h2d, = and MB/s\n",
+                    text);
             return false;
         }
         text = *end ? end + 1 : end;

@@ -59,6 +59,9 @@ static CUresult init_once(void)
     CUresult result = emu_settings_read(&emu.set);
     if (result != CUDA_SUCCESS)
         return result;
+    result = emu_faults_read();
+    if (result != CUDA_SUCCESS)
+        return result;
     emu.pid = getpid();
     if (getrandom(&emu.nonce, sizeof emu.nonce, 0) != sizeof emu.nonce)
         emu.nonce = emu_now();

@@ -37,8 +37,8 @@ struct emu_side {
 struct emu_copy {
     struct emu_side dst, src;
     size_t width, height, depth;
-    uint32_t fill;      /* EMU_OP_SET */
-    unsigned fill_size; /* 1, 2 or 4 */
+    uint32_t fill;         /* EMU_OP_SET */
+    unsigned fill_size;    /* 1, 2 or 4 */
     enum emu_class engine; /* EMU_COMPUTE: SMs, or (small copies from the host) the channel itself */
     bool on_sm;
     size_t pieces, piece, next; /* moved in shuffled order: start + next * stride */
@@ -74,8 +74,9 @@ struct emu_op {
     bool stuck; /* stands behind a wait, or is one */
     bool timed; /* not_before is set */
     bool parked;
-    uint64_t held; /* thread slots that it occupies */
-    void *bounce;  /* host memory that goes with it */
+    bool void_copy; /* a fault: moves nothing */
+    uint64_t held;  /* thread slots that it occupies */
+    void *bounce;   /* host memory that goes with it */
     union {
         struct emu_copy copy;
         struct emu_memop mem;
@@ -107,11 +108,11 @@ struct CUstream_st {
     bool legacy, destroyed, busy;
     struct emu_op *head, *tail;
     unsigned units;
-    uint64_t last; /* seq of the newest operation; 0: none yet */
-    unsigned waits;                   /* waits in the queue */
-    unsigned carried;                 /* classes of copy that it has ever carried */
-    unsigned front;                   /* classes of the newest operation that has one */
-    unsigned pending[EMU_CLASSES];    /* operations that stand in its channel of the class */
+    uint64_t last;                 /* seq of the newest operation; 0: none yet */
+    unsigned waits;                /* waits in the queue */
+    unsigned carried;              /* classes of copy that it has ever carried */
+    unsigned front;                /* classes of the newest operation that has one */
+    unsigned pending[EMU_CLASSES]; /* operations that stand in its channel of the class */
     struct emu_channel *channel[EMU_CLASSES];
     struct emu_capture *capture;
     bool unjoined; /* has captured work that no event has joined yet */
@@ -132,17 +133,17 @@ struct CUevent_st {
 CUstream emu_stream_check(CUstream handle, CUcontext ctx); /* resolves NULL and the default handles; NULL: invalid */
 CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
 CUstream emu_stream_first(void);
-void emu_stream_drained(CUstream stream); /* nothing left in a stream that is destroyed */
-void emu_stream_drain(CUstream stream);   /* waits for what has been enqueued so far */
+void emu_stream_drained(CUstream stream);              /* nothing left in a stream that is destroyed */
+void emu_stream_drain(CUstream stream);                /* waits for what has been enqueued so far */
 void emu_drain(struct emu_device *dev, CUcontext ctx); /* the same for all streams of either; both NULL: all */
-uint64_t emu_stream_oldest(CUstream stream); /* seq of its oldest unfinished operation, UINT64_MAX if none */
+uint64_t emu_stream_oldest(CUstream stream);           /* seq of its oldest unfinished operation, UINT64_MAX if none */
 void emu_stream_own_default(int change);  /* the NULL stream means the thread's own while the sum is above 0 */
 CUstream emu_stream_own(CUstream stream); /* NULL becomes CU_STREAM_PER_THREAD */
 
 /* queue.c */
 struct emu_op *emu_op_new(CUstream stream, enum emu_kind kind);
-CUresult emu_enqueue(struct emu_op *op, unsigned classes);      /* takes the operation; may wait for room */
-CUresult emu_enqueue_room(CUstream stream, unsigned units);     /* waits for room; the stream may be gone afterwards */
+CUresult emu_enqueue(struct emu_op *op, unsigned classes);  /* takes the operation; may wait for room */
+CUresult emu_enqueue_room(CUstream stream, unsigned units); /* waits for room; the stream may be gone afterwards */
 void emu_op_done(struct emu_op *op);
 bool emu_op_may_start(const struct emu_op *op);
 

@@ -44,10 +44,16 @@ static HOCCL_Result mismatch(const struct hoccl_flow *f, const struct hoccl_flow
                           hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
                           (unsigned long long)f->header.operation, kind_name(theirs->kind),
                           (unsigned long long)theirs->operation);
+    if (f->header.root != theirs->root)
+        return hoccl_fail(HOCCL_ERR_MISMATCH,
+                          "%s: %s (collective %llu) has root %d at this rank and root %d at the peer: all ranks must name the "
+                          "same root",
+                          hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
+                          (unsigned long long)f->header.operation, f->header.root, theirs->root);
     return hoccl_fail(HOCCL_ERR_MISMATCH,
-                      "%s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
+                      "%s of %s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
                       "the two ends must give the same bytes",
-                      hoccl_flow_name(f, name, sizeof name), f->is_send ? "sends" : "expects",
+                      hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind), f->is_send ? "sends" : "expects",
                       (unsigned long long)f->header.bytes, f->header.element_size, f->is_send ? "expects" : "sends",
                       (unsigned long long)theirs->bytes, theirs->element_size);
 }
@@ -77,8 +83,8 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
         return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has aborted the communicator",
                           hoccl_flow_name(flow, name, sizeof name), p->rank);
     case HOCCL_BOARD_CLOSED:
-        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has given the communicator back (HOCCL_Finalize, HOCCL_CommDestroy) and "
-                          "will never post its side", hoccl_flow_name(flow, name, sizeof name), p->rank);
+        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has left (HOCCL_Finalize, HOCCL_CommDestroy) and will never post its side",
+                          hoccl_flow_name(flow, name, sizeof name), p->rank);
     case HOCCL_BOARD_OPEN:
         break;
     }
@@ -138,9 +144,17 @@ void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
               names[flow->path], why);
 }
 
+/* Sender: has the receiver granted? From the first true answer on the grant cannot be withdrawn. */
 static bool granted(const struct hoccl_flow *f)
 {
-    return hoccl_observe(&hoccl_flow_slot(f)->grant.tag) == f->number;
+    uint32_t *tag = &hoccl_flow_slot(f)->grant.tag, n = f->number, seen = hoccl_observe(tag);
+    return seen == HOCCL_GRANT_TAKEN(n) || (seen == n && hoccl_take(tag, n, HOCCL_GRANT_TAKEN(n)));
+}
+
+/* Receiver: true if the sender has not begun and never will. */
+static bool withdraw(const struct hoccl_flow *f)
+{
+    return hoccl_take(&hoccl_flow_slot(f)->grant.tag, f->number, HOCCL_GRANT_WITHDRAWN(f->number));
 }
 
 static bool answered(const struct hoccl_flow *f)
@@ -153,7 +167,8 @@ static bool answered(const struct hoccl_flow *f)
 static HOCCL_Result compare(struct hoccl_flow *f)
 {
     const struct hoccl_flow_header *theirs = &hoccl_flow_slot(f)->grant.header;
-    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind && theirs->operation == f->header.operation)
+    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind && theirs->operation == f->header.operation &&
+        theirs->root == f->header.root)
         return HOCCL_SUCCESS;
     hoccl_flow_answer(f, HOCCL_ANSWER_MISMATCH);
     return mismatch(f, theirs);
@@ -273,6 +288,12 @@ static HOCCL_Result take_answer(struct hoccl_flow *f)
                       (unsigned long long)f->header.bytes, f->peer->board->status.text);
 }
 
+HOCCL_Result hoccl_flow_verdict(struct hoccl_flow *flow)
+{
+    bool open = !flow->is_send && flow->state == HOCCL_FLOW_OFFERED && answered(flow);
+    return open ? take_answer(flow) : HOCCL_SUCCESS;
+}
+
 /* The sender has asked for something else than a push. */
 static HOCCL_Result take_offer(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
@@ -371,7 +392,7 @@ bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
         return false;
     if (flow->is_send)
         return drain_send(flow);
-    if (flow->state != HOCCL_FLOW_WAITING && !answered(flow) && !hoccl_board_quiet(flow->peer->board) &&
+    if (flow->state != HOCCL_FLOW_WAITING && !answered(flow) && !withdraw(flow) && !hoccl_board_quiet(flow->peer->board) &&
         !hoccl_link_gone(&flow->peer->link))
         return false;
     hoccl_staged_give_back(gpu, flow);

@@ -38,6 +38,7 @@ struct emu_test {
     unsigned char *host;    /* 8 MiB, pinned */
     uint32_t *flag;         /* 4 KiB, pinned; word 0 is what parked waits wait for */
     CUdeviceptr flag_dev;
+    const struct scenario *chosen; /* emu_faults.c */
 };
 
 static const char hold_ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"

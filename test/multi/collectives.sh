@@ -1,0 +1,20 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The collectives that only move data: right bytes, refused arguments, ranks that disagree.
+. "${top_srcdir:?}/test/multi/lib.sh"
+programs=$top_builddir/test/multi
+
+for ranks in 1 2 3 4; do
+    pass 120 $ranks "$programs/moves" 50
+    pass 60 $ranks "$programs/differ" arguments
+done
+pass 250 8 "$programs/moves" 1000
+HOCCL_TEST_SEQUENCE=4294967290 pass 120 3 "$programs/moves" 100
+HOCCL_EMU_DELAY_US=200 pass 120 4 "$programs/moves" 20
+
+for case in message-999 message-20 message-none row row-none allgather-count broadcast-count broadcast-root \
+    broadcast-root-none gather-root scatter-root order one-more gather-scatter; do
+    pass 60 2 "$programs/differ" $case
+    pass 60 3 "$programs/differ" $case
+done
+finish

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What settings do: faults on demand, delays, hidden and reordered devices, addresses that are given out again, GPU
+ * memory that the CPU may touch, a small GPU. Each case is a process of its own, since settings are read once.
+ */
+#include "emu_test.h"
+
+#include <sys/wait.h>
+
+/* Each case runs in a child with its settings; cmocka only looks at how it ended. */
+struct scenario {
+    const char *name, *variable, *value;
+    void (*run)(struct emu_test *t);
+};
+
+static bool is_filled(struct emu_test *t, CUdeviceptr p, unsigned char value)
+{
+    OK(cuMemcpyDtoH(t->host, p, 4096));
+    for (size_t i = 0; i < 4096; i++)
+        if (t->host[i] != value)
+            return false;
+    return true;
+}
+
+static void failing_call(struct emu_test *t)
+{
+    CUdeviceptr p; /* four allocations were the setup's */
+    (void)t;
+    OK(cuMemAlloc(&p, 4096));
+    assert_int_equal(cuMemAlloc(&p, 4096), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemAlloc(&p, 4096));
+}
+
+/* The second push of GPU 0 reports success and moves nothing. */
+static void void_copy(struct emu_test *t)
+{
+    CUstream s = new_stream();
+    OK(cuMemsetD8(t->b[1], 0, 16384));
+    OK(cuMemsetD8(t->a[0], 5, 4096));
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < 3; i++)
+        OK(cuMemcpyDtoDAsync(t->b[1] + (CUdeviceptr)(4096 * i), t->a[0], 4096, s));
+    OK(cuStreamSynchronize(s));
+    assert_true(is_filled(t, t->b[1], 5));
+    assert_true(is_filled(t, t->b[1] + 4096, 0));
+    assert_true(is_filled(t, t->b[1] + 8192, 5));
+}
+
+static void late_copy(struct emu_test *t)
+{
+    CUstream s = new_stream();
+    uint64_t start = now_ns();
+    OK(cuMemcpyDtoHAsync(t->host, t->a[0], 4096, s));
+    OK(cuStreamSynchronize(s));
+    assert_true(now_ns() - start >= 200000000);
+}
+
+static void stuck_copy(struct emu_test *t)
+{
+    CUstream s = new_stream(), q = new_stream();
+    OK(cuMemcpyDtoHAsync(t->host, t->a[0], 4096, s));
+    OK(cuMemcpyDtoDAsync(t->b[1], t->a[0], 4096, q));
+    OK(cuStreamSynchronize(q));
+    usleep(100000);
+    assert_int_equal(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+}
+
+static void delayed_copies(struct emu_test *t)
+{
+    CUstream s = new_stream();
+    uint64_t start = now_ns();
+    for (int i = 0; i < 20; i++)
+        OK(cuMemcpyDtoDAsync(t->b[1], t->a[0], 64, s));
+    OK(cuStreamSynchronize(s));
+    assert_in_range((now_ns() - start) / 1000000, 50, 2000); /* 20 times 0 ... 20 ms */
+}
+
+static void reused_address(struct emu_test *t)
+{
+    CUdeviceptr p, q;
+    (void)t;
+    OK(cuMemAlloc(&p, 3 * MIB));
+    OK(cuMemFree(p));
+    OK(cuMemAlloc(&q, 3 * MIB));
+    assert_true(p == q);
+    unsigned long long id;
+    OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, q));
+    OK(cuMemFree(q));
+    OK(cuMemAlloc(&q, 3 * MIB));
+    unsigned long long id2;
+    OK(cuPointerGetAttribute(&id2, CU_POINTER_ATTRIBUTE_BUFFER_ID, q));
+    assert_true(p == q && id != id2);
+}
+
+static void peer_memory(struct emu_test *t)
+{
+    CUstream s = new_stream();
+    memset((void *)(uintptr_t)t->a[0], 77, 4096);
+    OK(cuMemcpyDtoDAsync(t->b[1], t->a[0], 4096, s));
+    OK(cuStreamSynchronize(s));
+    assert_int_equal(*((unsigned char *)(uintptr_t)t->b[1] + 4095), 77);
+}
+
+static void hidden_devices(struct emu_test *t)
+{
+    int count;
+    char bus[16];
+    (void)t;
+    OK(cuDeviceGetCount(&count));
+    assert_int_equal(count, 2);
+    OK(cuDeviceGetPCIBusId(bus, sizeof bus, 0));
+    assert_string_equal(bus, "0000:21:00.0"); /* GPU 3 of the machine */
+}
+
+static void given_pci_addresses(struct emu_test *t)
+{
+    char bus[16];
+    (void)t;
+    OK(cuDeviceGetPCIBusId(bus, sizeof bus, 1));
+    assert_string_equal(bus, "0001:C3:00.0");
+}
+
+static void small_memory(struct emu_test *t)
+{
+    CUdeviceptr p;
+    size_t free, total;
+    (void)t;
+    OK(cuMemGetInfo(&free, &total));
+    assert_true(total == 64 * MIB && free == 48 * MIB);
+    assert_int_equal(cuMemAlloc(&p, 49 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemAlloc(&p, 48 * MIB));
+}
+
+static const struct scenario scenarios[] = {
+    {"failing call", "HOCCL_EMU_FAULT", "cuMemAlloc#6=CUDA_ERROR_OUT_OF_MEMORY", failing_call},
+    {"void copy", "HOCCL_EMU_FAULT", "push@0#2=void", void_copy},
+    {"late copy", "HOCCL_EMU_FAULT", "push#1=void,d2h#1=late:200000", late_copy},
+    {"stuck copy", "HOCCL_EMU_FAULT", "d2h#1+=stuck", stuck_copy},
+    {"delays", "HOCCL_EMU_DELAY_US", "20000", delayed_copies},
+    {"reuse", "HOCCL_EMU_REUSE", "1", reused_address},
+    {"peer memory", "HOCCL_EMU_PEERMEM", "1", peer_memory},
+    {"hidden devices", "CUDA_VISIBLE_DEVICES", "3,1", hidden_devices},
+    {"PCI addresses", "HOCCL_EMU_PCI", "0000:11:00.0,0001:c3:00.0", given_pci_addresses},
+    {"small memory", "HOCCL_EMU_MEMORY", "64", small_memory},
+};
+#define SCENARIOS (sizeof scenarios / sizeof *scenarios)
+
+static char self[4096];
+
+static void test_scenarios(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SCENARIOS; i++) {
+        int status;
+        char number[8];
+        snprintf(number, sizeof number, "%zu", i);
+        pid_t pid = fork();
+        if (!pid) {
+            setenv(scenarios[i].variable, scenarios[i].value, 1);
+            execl(self, self, number, (char *)NULL);
+            _exit(9);
+        }
+        waitpid(pid, &status, 0);
+        if (status)
+            print_error("scenario %s\n", scenarios[i].name);
+        assert_int_equal(status, 0);
+    }
+}
+
+/* A setting that cannot be read stops cuInit. */
+static void test_bad_settings(void **state)
+{
+    static const char *const bad[][2] = {{"HOCCL_EMU_DEVICES", "many"}, {"HOCCL_EMU_FAULT", "push#0=void"},
+                                         {"HOCCL_EMU_FAULT", "cuMemAlloc#1=CUDA_ERROR_NO_SUCH"},
+                                         {"HOCCL_EMU_RATE", "sideways=5"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int status;
+        pid_t pid = fork();
+        if (!pid) {
+            setenv(bad[i][0], bad[i][1], 1);
+            execl(self, self, "init", (char *)NULL);
+            _exit(9);
+        }
+        waitpid(pid, &status, 0);
+        assert_int_equal(status, 0);
+    }
+}
+
+static void test_one(void **state)
+{
+    struct emu_test *t = *state;
+    t->chosen->run(t);
+}
+
+static const struct scenario *chosen;
+
+static int one_setup(void **state)
+{
+    emu_setup(state);
+    ((struct emu_test *)*state)->chosen = chosen;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scenarios), cmocka_unit_test(test_bad_settings)};
+    const struct CMUnitTest one[] = {cmocka_unit_test(test_one)};
+    if (argc > 1 && !strcmp(argv[1], "init"))
+        return cuInit(0) == CUDA_SUCCESS;
+    if (argc > 1) {
+        chosen = &scenarios[atoi(argv[1])];
+        return cmocka_run_group_tests_name(chosen->name, one, one_setup, NULL);
+    }
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+        return 1;
+    emu_environment(NULL);
+    return cmocka_run_group_tests(all, NULL, NULL);
+}
