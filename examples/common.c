@@ -120,6 +120,14 @@ static void pattern_make(unsigned char *to, size_t bytes, size_t offset, uint64_
     }
 }
 
+void copy_in(CUdeviceptr to, const void *from, size_t bytes)
+{
+    if (!bytes)
+        return;
+    check_cuda(cuMemcpyHtoD(to, from, bytes), "cuMemcpyHtoD");
+    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
+}
+
 void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
 {
     unsigned char *piece = malloc(PIECE);
@@ -129,10 +137,8 @@ void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
     for (size_t offset = 0; offset < bytes; offset += PIECE) {
         size_t part = bytes - offset < PIECE ? bytes - offset : PIECE;
         pattern_make(piece, part, offset, pattern_key(message));
-        check_cuda(cuMemcpyHtoD(to + offset, piece, part), "cuMemcpyHtoD");
+        copy_in(to + offset, piece, part);
     }
-    /* A copy from pageable memory may land after its call has returned, and non-blocking streams do not wait for it. */
-    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
     free(piece);
 }
 

@@ -42,6 +42,10 @@ struct message {
     unsigned number;
 };
 
+/* Copy to the GPU and wait until it is there. (cuMemcpyHtoD may return before bytes of pageable memory have landed, and
+ * non-blocking streams do not wait for it.) */
+void copy_in(CUdeviceptr to, const void *from, size_t bytes);
+
 /* Put the message's pattern into device memory: every byte depends on source, destination, number and offset. */
 void pattern_fill(CUdeviceptr to, size_t bytes, struct message message);
 

@@ -155,7 +155,7 @@ static double largest(const struct bench *bench, double value)
     CUdeviceptr own = bench->times + (size_t)job->rank * sizeof(double);
     double other;
 
-    check_cuda(cuMemcpyHtoD(own, &value, sizeof value), "cuMemcpyHtoD");
+    copy_in(own, &value, sizeof value);
     check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
     for (int peer = 0; peer < job->size; peer++) {
         if (peer == job->rank)
@@ -224,7 +224,7 @@ static size_t check_once(struct bench *bench, size_t bytes)
 
     memset(guard, 0xa5, sizeof guard);
     pattern_fill(bench->out, bytes, sent);
-    check_cuda(cuMemcpyHtoD(bench->in + bytes, guard, sizeof guard), "cuMemcpyHtoD");
+    copy_in(bench->in + bytes, guard, sizeof guard);
     largest(bench, 0);
     enqueue(bench, bytes);
     check_cuda(cuMemcpyDtoHAsync(bench->seen, bench->in, bytes + GUARD, bench->stream), "cuMemcpyDtoHAsync");
@@ -349,7 +349,7 @@ static void bench_open(struct bench *bench)
     check_cuda(cuMemAlloc(&bench->in, room), "cuMemAlloc");
     check_cuda(cuMemAllocHost((void **)&bench->seen, room), "cuMemAllocHost");
     check_cuda(cuMemAlloc(&bench->times, (size_t)bench->job.size * sizeof(double)), "cuMemAlloc");
-    check_cuda(cuMemcpyHtoD(bench->out, zeros, sizeof zeros), "cuMemcpyHtoD");
+    copy_in(bench->out, zeros, sizeof zeros);
 }
 
 static void bench_close(struct bench *bench)
