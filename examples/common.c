@@ -49,10 +49,11 @@ void job_open(struct job *job)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     check_hoccl(HOCCL_Init(), "HOCCL_Init");
-    check_hoccl(HOCCL_CommRank(HOCCL_COMM_WORLD, &job->rank), "HOCCL_CommRank");
+    job->comm = HOCCL_COMM_WORLD;
+    check_hoccl(HOCCL_CommRank(job->comm, &job->rank), "HOCCL_CommRank");
     my_rank = job->rank;
-    check_hoccl(HOCCL_CommSize(HOCCL_COMM_WORLD, &job->size), "HOCCL_CommSize");
-    check_hoccl(HOCCL_CommDevice(HOCCL_COMM_WORLD, &job->device), "HOCCL_CommDevice");
+    check_hoccl(HOCCL_CommSize(job->comm, &job->size), "HOCCL_CommSize");
+    check_hoccl(HOCCL_CommDevice(job->comm, &job->device), "HOCCL_CommDevice");
     check_cuda(cuDeviceGetName(job->gpu, sizeof job->gpu, job->device), "cuDeviceGetName");
     job->driver = hoccl_cuda_driver_name();
 }

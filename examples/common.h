@@ -11,6 +11,7 @@
 
 /* The rank of this process, the number of ranks, and what they run on. */
 struct job {
+    HOCCL_Comm comm;
     int rank, size, device;
     char gpu[128];
     const char *driver;
