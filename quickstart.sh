@@ -97,7 +97,7 @@ install_packages() {
 generate() {
     if [ -f configure ] && [ -f Makefile.in ] &&
         [ -z "$(find configure.ac m4/hoccl_*.m4 -newer configure)" ] &&
-        [ -z "$(find Makefile.am include src launcher examples test -name 'Makefile*' -newer Makefile.in)" ]; then
+        [ -z "$(find Makefile.am include src launcher examples doc test -name 'Makefile*' -newer Makefile.in)" ]; then
         return 0
     fi
     step "generate configure" build/autoreconf.log autoreconf -fi

@@ -114,11 +114,26 @@ static void look_behind(const struct neighbour *neighbour, size_t bytes)
     check_cuda(cuMemcpyDtoHAsync(neighbour->seen, neighbour->in, bytes, neighbour->stream), "cuMemcpyDtoHAsync");
 }
 
+/* Wait until both neighbours have come, with messages of no bytes, so that the exchange is timed without them. */
+static void meet(const struct neighbour *left, const struct neighbour *right)
+{
+    check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+    send_to(right, 0);
+    send_to(left, 0);
+    receive_from(left, 0);
+    receive_from(right, 0);
+    check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
+    check_cuda(cuStreamSynchronize(left->stream), "cuStreamSynchronize");
+    check_cuda(cuStreamSynchronize(right->stream), "cuStreamSynchronize");
+}
+
 /* One exchange; returns its seconds. */
 static double exchange(const struct neighbour *left, const struct neighbour *right, size_t bytes)
 {
-    double start = now(), seconds;
+    double start, seconds;
 
+    meet(left, right);
+    start = now();
     check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
     send_to(right, bytes);
     send_to(left, bytes);

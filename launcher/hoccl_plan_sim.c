@@ -14,85 +14,23 @@
  *   extra stages, which are matchings, when the receiver has come to it too (its grant).
  * Without overlap a stage is three phases with barriers: push everything, then wire, then pull.
  */
-#include "hoccl_plan_sim.h"
-
-#include "hoccl_plan_events.h"
-#include "sched/chunks.h"
+#include "hoccl_plan_sim_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { COPY_BEGINS, COPY_ENDS, SLOT_FILLED, WIRE_ENDS, SLOT_ARRIVED, OUT_SLOT_FREE, IN_SLOT_FREE, SELF_STAGED };
-enum task { FORWARD, DRAIN, NATIVE, SELF_OUT, SELF_BACK };
-enum phase { PUSHING, ON_WIRE, PULLING, PHASES };
-
-struct copy {
-	bool busy, flowing, last;	/* last: of its native piece */
-	enum task task;
-	int out, in;			/* NVLink ends, -1: none */
-	uint32_t item, version;		/* wire or local; of the COPY_ENDS event that counts */
-	uint64_t bytes, left, rate, since, start;
-};
-
-struct waiting {	/* what an rx engine will take, in order of arrival */
-	struct waiting *next;
-	enum task task;
-	uint32_t item;
-	uint64_t bytes;
-};
-
-struct gpu {
-	struct copy copy[HOCCL_SIM_WIRE_OUT];
-	struct waiting *first[2], **last[2];	/* PULL, H2D */
-	struct hoccl_chunks native[2];		/* PUSH, D2H */
-	int links_out, links_in;		/* copies on its NVLinks now */
-	uint32_t *order[2];			/* wires of its NIC, out and in */
-	size_t count[2], head[2];
-	bool wire_busy[2];
-	unsigned int slots[2];			/* in use, out and in */
-	uint32_t *turn;				/* pieces of the extra stages that it receives, in plan order */
-	size_t turns, next_turn;
-	uint32_t *local[2];			/* native pieces by queue, in plan order */
-	size_t locals[2], next_local[2];
-	uint64_t busy_ns[HOCCL_SIM_ENGINES];
-};
-
-struct wire_state {
-	uint64_t given, filled, sent, start;
-};
-
-struct sim {
-	const struct hoccl_plan *plan;
-	const struct hoccl_layout *layout;
-	const struct hoccl_machine *machine;
-	const struct hoccl_sim_options *options;
-	struct hoccl_events events;
-	struct gpu *gpu;
-	struct wire_state *wire;
-	uint32_t *items;
-	uint64_t now, chunks;
-	uint32_t stage;			/* without overlap */
-	enum phase phase;
-	bool failed;
-};
-
-static const struct hoccl_plan_wire *wire_of(const struct sim *s, uint32_t item)
-{
-	return &s->plan->wire[item];
-}
-
-static bool may(const struct sim *s, enum phase phase, uint32_t stage)
+static bool may(const struct hoccl_sim *s, enum hoccl_sim_phase phase, uint32_t stage)
 {
 	return s->options->overlap || (s->phase == phase && s->stage == stage);
 }
 
-static void at(struct sim *s, uint64_t ns, enum kind kind, int where, uint32_t which, uint64_t bytes)
+static void at(struct hoccl_sim *s, uint64_t ns, enum hoccl_sim_kind kind, int where, uint32_t which, uint64_t bytes)
 {
 	hoccl_events_add(&s->events, (struct hoccl_event){.ns = ns, .kind = kind, .where = where, .which = which,
 							  .bytes = bytes});
 }
 
-static void trace(struct sim *s, enum hoccl_sim_engine engine, int gpu, const struct hoccl_sim_event *event)
+static void trace(struct hoccl_sim *s, enum hoccl_sim_engine engine, int gpu, const struct hoccl_sim_event *event)
 {
 	struct hoccl_sim_event e = *event;
 
@@ -107,7 +45,7 @@ static void trace(struct sim *s, enum hoccl_sim_engine engine, int gpu, const st
 }
 
 /* The rate of a copy now: its engine's, or a fair share of the links it uses. */
-static uint64_t rate_now(const struct sim *s, int engine, const struct copy *c)
+static uint64_t rate_now(const struct hoccl_sim *s, int engine, const struct hoccl_sim_copy *c)
 {
 	static const enum hoccl_line line[] = {
 		HOCCL_LINE_PUSH, HOCCL_LINE_PULL, HOCCL_LINE_PCIE_OUT, HOCCL_LINE_PCIE_IN,
@@ -126,9 +64,9 @@ static uint64_t rate_now(const struct sim *s, int engine, const struct copy *c)
 	return rate ? rate : 1;
 }
 
-static void reschedule(struct sim *s, int gpu, int engine)
+static void reschedule(struct hoccl_sim *s, int gpu, int engine)
 {
-	struct copy *c = &s->gpu[gpu].copy[engine];
+	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
 	uint64_t rate = c->flowing ? rate_now(s, engine, c) : 0;
 
 	if (!c->flowing || rate == c->rate)
@@ -141,32 +79,32 @@ static void reschedule(struct sim *s, int gpu, int engine)
 	c->version++;
 	uint64_t ns = (uint64_t)(((unsigned __int128)c->left * 1000000000 + rate - 1) / rate);
 
-	at(s, s->now + ns, COPY_ENDS, gpu * 4 + engine, c->version, 0);
+	at(s, s->now + ns, SIM_COPY_ENDS, gpu * 4 + engine, c->version, 0);
 }
 
 /* After a copy came to or left a node's links: new shares for those that use them. */
-static void share_links(struct sim *s, int node)
+static void share_links(struct hoccl_sim *s, int node)
 {
 	for (int i = s->layout->first[node]; i < s->layout->first[node + 1]; i++)
 		for (int engine = HOCCL_SIM_PUSH; engine <= HOCCL_SIM_PULL; engine++)
 			reschedule(s, s->layout->member[i], engine);
 }
 
-static void begin_copy(struct sim *s, int gpu, int engine, struct copy copy)
+static void begin_copy(struct hoccl_sim *s, int gpu, int engine, struct hoccl_sim_copy copy)
 {
-	struct copy *c = &s->gpu[gpu].copy[engine];
+	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
 
 	copy.version = c->version + 1;
 	copy.busy = true;
 	copy.left = copy.bytes;
 	copy.start = s->now;
 	*c = copy;
-	at(s, s->now + s->machine->copy_ns, COPY_BEGINS, gpu * 4 + engine, 0, 0);
+	at(s, s->now + s->machine->copy_ns, SIM_COPY_BEGINS, gpu * 4 + engine, 0, 0);
 }
 
-static void copy_begins(struct sim *s, int gpu, int engine)
+static void copy_begins(struct hoccl_sim *s, int gpu, int engine)
 {
-	struct copy *c = &s->gpu[gpu].copy[engine];
+	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
 
 	c->flowing = true;
 	c->since = s->now;
@@ -181,30 +119,17 @@ static void copy_begins(struct sim *s, int gpu, int engine)
 		reschedule(s, gpu, engine);
 }
 
-/* The GPU on which a wire's slot lies, -1 where it loads no rank's NVLink. */
-static int slot_on(const struct sim *s, int gpu, int nic)
-{
-	int slot = hoccl_layout_slot(s->layout, gpu, nic);
-
-	return slot < 0 ? -1 : slot;
-}
-
-static bool on_host(const struct sim *s, int gpu)
-{
-	return s->layout->pair[gpu] == HOCCL_PAIR_HOST;
-}
-
 /* A wire of NIC a for which this tx engine of u can push a chunk; -1 when there is none. */
-static int64_t find_forward(const struct sim *s, int u, int a)
+static int64_t find_forward(const struct hoccl_sim *s, int u, int a)
 {
-	const struct gpu *nic = &s->gpu[a];
+	const struct hoccl_sim_gpu *nic = &s->gpu[a];
 	size_t limit = s->options->overlap ? 2 : SIZE_MAX;
 
 	for (size_t k = nic->head[0]; k < nic->count[0] && k - nic->head[0] < limit; k++) {
 		uint32_t item = nic->order[0][k];
-		const struct hoccl_plan_wire *w = wire_of(s, item);
+		const struct hoccl_plan_wire *w = hoccl_sim_wire(s, item);
 
-		if (!may(s, PUSHING, w->stage))
+		if (!may(s, SIM_PUSHING, w->stage))
 			return -1;
 		if (s->wire[item].given == w->bytes)
 			continue;
@@ -216,12 +141,12 @@ static int64_t find_forward(const struct sim *s, int u, int a)
 }
 
 /* Without overlap there is nothing to gain from small chunks. */
-static uint64_t slot_bytes(const struct sim *s)
+static uint64_t slot_bytes(const struct hoccl_sim *s)
 {
 	return s->options->overlap ? s->machine->slot_bytes : s->machine->chunk_bytes;
 }
 
-static bool start_forward(struct sim *s, int u, int engine)
+static bool start_forward(struct hoccl_sim *s, int u, int engine)
 {
 	int node = s->layout->node[u], size = hoccl_layout_size(s->layout, node);
 
@@ -231,28 +156,28 @@ static bool start_forward(struct sim *s, int u, int engine)
 
 		if (item < 0)
 			continue;
-		struct wire_state *state = &s->wire[item];
-		uint64_t left = wire_of(s, (uint32_t)item)->bytes - state->given;
+		struct hoccl_sim_wire_state *state = &s->wire[item];
+		uint64_t left = hoccl_sim_wire(s, (uint32_t)item)->bytes - state->given;
 		uint64_t bytes = left < slot_bytes(s) ? left : slot_bytes(s);
 		bool host = engine == HOCCL_SIM_D2H;
 
 		state->given += bytes;
 		s->gpu[a].slots[0]++;
-		begin_copy(s, u, engine, (struct copy){.task = FORWARD, .item = (uint32_t)item, .bytes = bytes,
-						       .out = host ? -1 : u, .in = host ? -1 : slot_on(s, u, a)});
+		begin_copy(s, u, engine, (struct hoccl_sim_copy){.task = SIM_FORWARD, .item = (uint32_t)item, .bytes = bytes,
+						       .out = host ? -1 : u, .in = host ? -1 : hoccl_sim_slot(s, u, a)});
 		return true;
 	}
 	return false;
 }
 
 /* The stage a GPU's wires have come to. */
-static uint32_t stage_of(const struct sim *s, const struct gpu *g)
+static uint32_t stage_of(const struct hoccl_sim *s, const struct hoccl_sim_gpu *g)
 {
 	uint32_t stage = UINT32_MAX;
 
 	for (int side = 0; side < 2; side++)
 		if (g->head[side] < g->count[side]) {
-			uint32_t own = wire_of(s, g->order[side][g->head[side]])->stage;
+			uint32_t own = hoccl_sim_wire(s, g->order[side][g->head[side]])->stage;
 
 			stage = own < stage ? own : stage;
 		}
@@ -263,9 +188,9 @@ static uint32_t stage_of(const struct sim *s, const struct gpu *g)
  * An empty queue gets the native traffic of the GPU's next stage, if its wires have come that far. Flows of a round
  * follow one another by distance, so that the GPUs of a node do not all push to the same one.
  */
-static void open_native(struct sim *s, int u, int queue)
+static void open_native(struct hoccl_sim *s, int u, int queue)
 {
-	struct gpu *g = &s->gpu[u];
+	struct hoccl_sim_gpu *g = &s->gpu[u];
 	uint32_t limit = s->options->overlap ? stage_of(s, g) : s->stage, stage = 0;
 	int size = hoccl_layout_size(s->layout, s->layout->node[u]);
 
@@ -284,29 +209,16 @@ static void open_native(struct sim *s, int u, int queue)
 	}
 }
 
-/* Who receives a native piece: a self copy goes to the slot. */
-static int receiver_of(const struct sim *s, const struct hoccl_local *l)
-{
-	int slot = l->src == l->dst ? slot_on(s, l->src, l->src) : l->dst;
-
-	return slot < 0 ? l->src : slot;
-}
-
-static bool takes_turns(const struct sim *s, const struct hoccl_local *l)
-{
-	return l->stage >= s->plan->extra && !(l->src == l->dst && on_host(s, l->src));
-}
-
 static bool may_send(void *context, uint64_t id)
 {
-	const struct sim *s = context;
+	const struct hoccl_sim *s = context;
 	const struct hoccl_local *l = &s->plan->local[(uint32_t)id];
-	const struct gpu *receiver = &s->gpu[receiver_of(s, l)];
+	const struct hoccl_sim_gpu *receiver = &s->gpu[hoccl_sim_receiver(s, l)];
 
-	return !takes_turns(s, l) || receiver->turn[receiver->next_turn] == (uint32_t)id;
+	return !hoccl_sim_takes_turns(s, l) || receiver->turn[receiver->next_turn] == (uint32_t)id;
 }
 
-static void start_native(struct sim *s, int u, int engine)
+static void start_native(struct hoccl_sim *s, int u, int engine)
 {
 	struct hoccl_chunk chunk;
 	int queue = engine == HOCCL_SIM_D2H;
@@ -317,42 +229,42 @@ static void start_native(struct sim *s, int u, int engine)
 	uint32_t item = (uint32_t)chunk.id;
 	const struct hoccl_local *local = &s->plan->local[item];
 	bool self = local->src == local->dst;
-	struct copy c = {.task = self ? SELF_OUT : NATIVE, .item = item, .bytes = chunk.bytes, .last = chunk.last,
-			 .out = u, .in = self ? slot_on(s, u, u) : local->dst};
+	struct hoccl_sim_copy c = {.task = self ? SIM_SELF_OUT : SIM_NATIVE, .item = item, .bytes = chunk.bytes, .last = chunk.last,
+			 .out = u, .in = self ? hoccl_sim_slot(s, u, u) : local->dst};
 
 	if (queue)
 		c.out = c.in = -1;
 	begin_copy(s, u, engine, c);
 }
 
-static void kick_tx(struct sim *s, int u)
+static void kick_tx(struct hoccl_sim *s, int u)
 {
-	struct gpu *g = &s->gpu[u];
-	int forwards = on_host(s, u) ? HOCCL_SIM_D2H : HOCCL_SIM_PUSH;
+	struct hoccl_sim_gpu *g = &s->gpu[u];
+	int forwards = hoccl_sim_on_host(s, u) ? HOCCL_SIM_D2H : HOCCL_SIM_PUSH;
 
 	for (int engine = HOCCL_SIM_PUSH; engine <= HOCCL_SIM_D2H; engine += HOCCL_SIM_D2H - HOCCL_SIM_PUSH)
 		if (!g->copy[engine].busy && !(engine == forwards && start_forward(s, u, engine)))
 			start_native(s, u, engine);
 }
 
-static void kick_rx(struct sim *s, int v)
+static void kick_rx(struct hoccl_sim *s, int v)
 {
-	struct gpu *g = &s->gpu[v];
+	struct hoccl_sim_gpu *g = &s->gpu[v];
 
 	for (int engine = HOCCL_SIM_PULL; engine <= HOCCL_SIM_H2D; engine += HOCCL_SIM_H2D - HOCCL_SIM_PULL) {
 		int queue = engine == HOCCL_SIM_H2D;
-		struct waiting *w = g->first[queue];
+		struct hoccl_sim_waiting *w = g->first[queue];
 
 		if (g->copy[engine].busy || !w)
 			continue;
-		if (w->task == DRAIN && !may(s, PULLING, wire_of(s, w->item)->stage))
+		if (w->task == SIM_DRAIN && !may(s, SIM_PULLING, hoccl_sim_wire(s, w->item)->stage))
 			continue;
 		g->first[queue] = w->next;
 		if (!w->next)
 			g->last[queue] = &g->first[queue];
-		struct copy c = {.task = w->task, .item = w->item, .bytes = w->bytes, .in = v,
-				 .out = w->task == DRAIN ? slot_on(s, v, wire_of(s, w->item)->path.in) :
-							   slot_on(s, v, v)};
+		struct hoccl_sim_copy c = {.task = w->task, .item = w->item, .bytes = w->bytes, .in = v,
+				 .out = w->task == SIM_DRAIN ? hoccl_sim_slot(s, v, hoccl_sim_wire(s, w->item)->path.in) :
+							   hoccl_sim_slot(s, v, v)};
 
 		if (queue)
 			c.out = c.in = -1;
@@ -361,37 +273,37 @@ static void kick_rx(struct sim *s, int v)
 	}
 }
 
-static void arrive(struct sim *s, int v, enum task task, uint32_t item, uint64_t bytes)
+static void arrive(struct hoccl_sim *s, int v, enum hoccl_sim_task task, uint32_t item, uint64_t bytes)
 {
-	struct gpu *g = &s->gpu[v];
-	struct waiting *w = malloc(sizeof(*w));
-	int queue = on_host(s, v);
+	struct hoccl_sim_gpu *g = &s->gpu[v];
+	struct hoccl_sim_waiting *w = malloc(sizeof(*w));
+	int queue = hoccl_sim_on_host(s, v);
 
 	if (!w) {
 		s->failed = true;
 		return;
 	}
-	*w = (struct waiting){NULL, task, item, bytes};
+	*w = (struct hoccl_sim_waiting){NULL, task, item, bytes};
 	*g->last[queue] = w;
 	g->last[queue] = &w->next;
 	kick_rx(s, v);
 }
 
 /* The next chunk of the wire at the head of NIC a, if both ends and a slot are free. */
-static void kick_wire(struct sim *s, int a)
+static void kick_wire(struct hoccl_sim *s, int a)
 {
-	struct gpu *out = &s->gpu[a];
+	struct hoccl_sim_gpu *out = &s->gpu[a];
 
 	if (out->wire_busy[0] || out->head[0] == out->count[0])
 		return;
 	uint32_t item = out->order[0][out->head[0]];
-	const struct hoccl_plan_wire *w = wire_of(s, item);
-	struct gpu *in = &s->gpu[w->path.in];
-	struct wire_state *state = &s->wire[item];
+	const struct hoccl_plan_wire *w = hoccl_sim_wire(s, item);
+	struct hoccl_sim_gpu *in = &s->gpu[w->path.in];
+	struct hoccl_sim_wire_state *state = &s->wire[item];
 
 	if (in->wire_busy[1] || in->order[1][in->head[1]] != item || state->filled == state->sent)
 		return;
-	if (!may(s, ON_WIRE, w->stage) || (s->options->overlap && in->slots[1] >= s->machine->slots))
+	if (!may(s, SIM_ON_WIRE, w->stage) || (s->options->overlap && in->slots[1] >= s->machine->slots))
 		return;
 	uint64_t ready = state->filled - state->sent;
 	uint64_t bytes = ready < slot_bytes(s) ? ready : slot_bytes(s);
@@ -402,11 +314,11 @@ static void kick_wire(struct sim *s, int a)
 	out->wire_busy[0] = in->wire_busy[1] = true;
 	in->slots[1]++;
 	state->start = s->now;
-	at(s, s->now + hoccl_rate_time(rate, bytes) + s->machine->wire_ns, WIRE_ENDS, a, item, bytes);
+	at(s, s->now + hoccl_rate_time(rate, bytes) + s->machine->wire_ns, SIM_WIRE_ENDS, a, item, bytes);
 }
 
 /* Everybody who might push into the slots of NIC a. */
-static void kick_senders(struct sim *s, int a)
+static void kick_senders(struct hoccl_sim *s, int a)
 {
 	int node = s->layout->node[a];
 
@@ -414,11 +326,11 @@ static void kick_senders(struct sim *s, int a)
 		kick_tx(s, s->layout->member[i]);
 }
 
-static void wire_ends(struct sim *s, int a, uint32_t item, uint64_t bytes)
+static void wire_ends(struct hoccl_sim *s, int a, uint32_t item, uint64_t bytes)
 {
-	const struct hoccl_plan_wire *w = wire_of(s, item);
-	struct wire_state *state = &s->wire[item];
-	struct gpu *out = &s->gpu[a], *in = &s->gpu[w->path.in];
+	const struct hoccl_plan_wire *w = hoccl_sim_wire(s, item);
+	struct hoccl_sim_wire_state *state = &s->wire[item];
+	struct hoccl_sim_gpu *out = &s->gpu[a], *in = &s->gpu[w->path.in];
 	struct hoccl_sim_event event = {.src = w->path.src, .dst = w->path.dst, .stage = w->stage,
 					.start_ns = state->start, .bytes = bytes};
 	uint64_t seen = s->now + s->machine->seen_ns / 2;
@@ -427,8 +339,8 @@ static void wire_ends(struct sim *s, int a, uint32_t item, uint64_t bytes)
 	trace(s, HOCCL_SIM_WIRE_IN, w->path.in, &event);
 	state->sent += bytes;
 	out->wire_busy[0] = in->wire_busy[1] = false;
-	at(s, seen, OUT_SLOT_FREE, a, 0, 0);
-	at(s, seen, SLOT_ARRIVED, w->path.dst, item, bytes);
+	at(s, seen, SIM_OUT_SLOT_FREE, a, 0, 0);
+	at(s, seen, SIM_SLOT_ARRIVED, w->path.dst, item, bytes);
 	if (state->sent == w->bytes) {
 		out->head[0]++;
 		in->head[1]++;
@@ -437,22 +349,22 @@ static void wire_ends(struct sim *s, int a, uint32_t item, uint64_t bytes)
 	}
 	kick_wire(s, a);
 	if (in->head[1] < in->count[1])
-		kick_wire(s, wire_of(s, in->order[1][in->head[1]])->path.out);
+		kick_wire(s, hoccl_sim_wire(s, in->order[1][in->head[1]])->path.out);
 }
 
 /* A piece of an extra stage is done: its receiver grants the next one. */
-static void pass_turn(struct sim *s, uint32_t item)
+static void pass_turn(struct hoccl_sim *s, uint32_t item)
 {
-	struct gpu *receiver = &s->gpu[receiver_of(s, &s->plan->local[item])];
+	struct hoccl_sim_gpu *receiver = &s->gpu[hoccl_sim_receiver(s, &s->plan->local[item])];
 
 	if (++receiver->next_turn < receiver->turns)
 		kick_tx(s, s->plan->local[receiver->turn[receiver->next_turn]].src);
 }
 
-static void copy_ends(struct sim *s, int gpu, int engine)
+static void copy_ends(struct hoccl_sim *s, int gpu, int engine)
 {
-	struct copy *c = &s->gpu[gpu].copy[engine];
-	bool local = c->task == NATIVE || c->task == SELF_OUT || c->task == SELF_BACK;
+	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
+	bool local = c->task == SIM_NATIVE || c->task == SIM_SELF_OUT || c->task == SIM_SELF_BACK;
 	uint64_t seen = s->now + s->machine->seen_ns / 2;
 	struct hoccl_sim_event event = {.native = local, .start_ns = c->start, .bytes = c->bytes};
 
@@ -463,9 +375,9 @@ static void copy_ends(struct sim *s, int gpu, int engine)
 		event.dst = l->dst;
 		event.stage = l->stage;
 	} else {
-		event.src = wire_of(s, c->item)->path.src;
-		event.dst = wire_of(s, c->item)->path.dst;
-		event.stage = wire_of(s, c->item)->stage;
+		event.src = hoccl_sim_wire(s, c->item)->path.src;
+		event.dst = hoccl_sim_wire(s, c->item)->path.dst;
+		event.stage = hoccl_sim_wire(s, c->item)->stage;
 	}
 	trace(s, (enum hoccl_sim_engine)engine, gpu, &event);
 	c->busy = c->flowing = false;
@@ -473,156 +385,60 @@ static void copy_ends(struct sim *s, int gpu, int engine)
 		s->gpu[c->out].links_out--;
 	if (c->in >= 0)
 		s->gpu[c->in].links_in--;
-	if (c->task == FORWARD)
-		at(s, seen, SLOT_FILLED, wire_of(s, c->item)->path.out, c->item, c->bytes);
-	else if (c->task == DRAIN)
-		at(s, seen, IN_SLOT_FREE, wire_of(s, c->item)->path.in, 0, 0);
-	else if (c->task == SELF_OUT)
-		at(s, seen, SELF_STAGED, gpu, c->item, c->bytes);
+	if (c->task == SIM_FORWARD)
+		at(s, seen, SIM_SLOT_FILLED, hoccl_sim_wire(s, c->item)->path.out, c->item, c->bytes);
+	else if (c->task == SIM_DRAIN)
+		at(s, seen, SIM_IN_SLOT_FREE, hoccl_sim_wire(s, c->item)->path.in, 0, 0);
+	else if (c->task == SIM_SELF_OUT)
+		at(s, seen, SIM_SELF_STAGED, gpu, c->item, c->bytes);
 	if (c->out >= 0 || c->in >= 0)
 		share_links(s, s->layout->node[gpu]);
-	if (c->task == FORWARD)		/* another sender may be next at that NIC */
-		kick_senders(s, wire_of(s, c->item)->path.out);
-	if (c->last && takes_turns(s, &s->plan->local[c->item]))
+	if (c->task == SIM_FORWARD)		/* another sender may be next at that NIC */
+		kick_senders(s, hoccl_sim_wire(s, c->item)->path.out);
+	if (c->last && hoccl_sim_takes_turns(s, &s->plan->local[c->item]))
 		pass_turn(s, c->item);
 	kick_tx(s, gpu);
 	kick_rx(s, gpu);
 }
 
-static void handle(struct sim *s, const struct hoccl_event *e)
+static void handle(struct hoccl_sim *s, const struct hoccl_event *e)
 {
-	struct gpu *g = &s->gpu[e->where];
+	struct hoccl_sim_gpu *g = &s->gpu[e->where];
 
-	switch ((enum kind)e->kind) {
-	case COPY_BEGINS:
+	switch ((enum hoccl_sim_kind)e->kind) {
+	case SIM_COPY_BEGINS:
 		copy_begins(s, e->where / 4, e->where % 4);
 		break;
-	case COPY_ENDS:
+	case SIM_COPY_ENDS:
 		if (s->gpu[e->where / 4].copy[e->where % 4].version == e->which)
 			copy_ends(s, e->where / 4, e->where % 4);
 		break;
-	case SLOT_FILLED:
+	case SIM_SLOT_FILLED:
 		s->wire[e->which].filled += e->bytes;
 		kick_wire(s, e->where);
 		break;
-	case WIRE_ENDS:
+	case SIM_WIRE_ENDS:
 		wire_ends(s, e->where, e->which, e->bytes);
 		break;
-	case SLOT_ARRIVED:
-		arrive(s, e->where, DRAIN, e->which, e->bytes);
+	case SIM_SLOT_ARRIVED:
+		arrive(s, e->where, SIM_DRAIN, e->which, e->bytes);
 		break;
-	case OUT_SLOT_FREE:
+	case SIM_OUT_SLOT_FREE:
 		g->slots[0]--;
 		kick_senders(s, e->where);
 		break;
-	case IN_SLOT_FREE:
+	case SIM_IN_SLOT_FREE:
 		g->slots[1]--;
 		if (g->head[1] < g->count[1])
-			kick_wire(s, wire_of(s, g->order[1][g->head[1]])->path.out);
+			kick_wire(s, hoccl_sim_wire(s, g->order[1][g->head[1]])->path.out);
 		break;
-	case SELF_STAGED:
-		arrive(s, e->where, SELF_BACK, e->which, e->bytes);
+	case SIM_SELF_STAGED:
+		arrive(s, e->where, SIM_SELF_BACK, e->which, e->bytes);
 		break;
 	}
 }
 
-/* Self copies through host memory have engines of their own. */
-static int queue_of(const struct sim *s, const struct hoccl_local *l)
-{
-	return l->src == l->dst && on_host(s, l->src);
-}
-
-/* Where in one array each NIC's wires and each GPU's locals will be. */
-static void place_items(struct sim *s)
-{
-	uint32_t *place = s->items;
-
-	for (int g = 0; g < s->layout->gpus; g++)
-		for (int i = 0; i < 2; i++) {
-			s->gpu[g].order[i] = place;
-			place += s->gpu[g].count[i];
-			s->gpu[g].local[i] = place;
-			place += s->gpu[g].locals[i];
-			s->gpu[g].count[i] = s->gpu[g].locals[i] = 0;
-		}
-	for (int g = 0; g < s->layout->gpus; g++) {
-		s->gpu[g].turn = place;
-		place += s->gpu[g].turns;
-		s->gpu[g].turns = 0;
-	}
-}
-
-static void sort_locals(struct sim *s)
-{
-	for (size_t i = 0; i < s->plan->locals; i++) {
-		const struct hoccl_local *l = &s->plan->local[i];
-		struct gpu *g = &s->gpu[l->src], *receiver = &s->gpu[receiver_of(s, l)];
-		int queue = queue_of(s, l);
-
-		g->local[queue][g->locals[queue]++] = (uint32_t)i;
-		if (takes_turns(s, l))
-			receiver->turn[receiver->turns++] = (uint32_t)i;
-	}
-}
-
-/* Wires by NIC and locals by GPU, each in plan order. */
-static int sort_items(struct sim *s)
-{
-	const struct hoccl_plan *p = s->plan;
-
-	s->items = malloc((2 * p->wires + 2 * p->locals + 1) * sizeof(*s->items));
-	if (!s->items)
-		return HOCCL_PLAN_MEMORY;
-	for (size_t i = 0; i < p->wires; i++) {
-		s->gpu[p->wire[i].path.out].count[0]++;
-		s->gpu[p->wire[i].path.in].count[1]++;
-	}
-	for (size_t i = 0; i < p->locals; i++) {
-		s->gpu[p->local[i].src].locals[queue_of(s, &p->local[i])]++;
-		s->gpu[receiver_of(s, &p->local[i])].turns += takes_turns(s, &p->local[i]);
-	}
-	place_items(s);
-	for (size_t i = 0; i < p->wires; i++) {
-		struct gpu *out = &s->gpu[p->wire[i].path.out], *in = &s->gpu[p->wire[i].path.in];
-
-		out->order[0][out->count[0]++] = (uint32_t)i;
-		in->order[1][in->count[1]++] = (uint32_t)i;
-	}
-	sort_locals(s);
-	return 0;
-}
-
-static int sim_init(struct sim *s)
-{
-	s->gpu = calloc((size_t)s->layout->gpus, sizeof(*s->gpu));
-	s->wire = calloc(s->plan->wires + 1, sizeof(*s->wire));
-	if (!s->gpu || !s->wire)
-		return HOCCL_PLAN_MEMORY;
-	for (int g = 0; g < s->layout->gpus; g++)
-		for (int i = 0; i < 2; i++) {
-			hoccl_chunks_init(&s->gpu[g].native[i], s->machine->chunk_bytes);
-			s->gpu[g].last[i] = &s->gpu[g].first[i];
-		}
-	return sort_items(s);
-}
-
-static void sim_fini(struct sim *s)
-{
-	for (int g = 0; s->gpu && g < s->layout->gpus; g++)
-		for (int i = 0; i < 2; i++) {
-			hoccl_chunks_fini(&s->gpu[g].native[i]);
-			for (struct waiting *w = s->gpu[g].first[i], *n; w; w = n) {
-				n = w->next;
-				free(w);
-			}
-		}
-	hoccl_events_fini(&s->events);
-	free(s->items);
-	free(s->gpu);
-	free(s->wire);
-}
-
-static void kick_all(struct sim *s)
+static void kick_all(struct hoccl_sim *s)
 {
 	for (int g = 0; g < s->layout->gpus; g++) {
 		kick_tx(s, g);
@@ -631,15 +447,15 @@ static void kick_all(struct sim *s)
 	}
 }
 
-static void run(struct sim *s)
+static void run(struct hoccl_sim *s)
 {
 	struct hoccl_event event;
 	uint32_t stages = s->options->overlap ? 1 : s->plan->stages;
-	int phases = s->options->overlap ? 1 : PHASES;
+	int phases = s->options->overlap ? 1 : SIM_PHASES;
 
 	for (s->stage = 0; s->stage < stages; s->stage++) {
 		for (int phase = 0; phase < phases; phase++) {
-			s->phase = (enum phase)phase;
+			s->phase = (enum hoccl_sim_phase)phase;
 			kick_all(s);
 			while (hoccl_events_next(&s->events, &event)) {
 				s->now = event.ns;
@@ -651,31 +467,18 @@ static void run(struct sim *s)
 	}
 }
 
-static bool all_done(const struct sim *s)
-{
-	for (int g = 0; g < s->layout->gpus; g++) {
-		const struct gpu *p = &s->gpu[g];
-
-		for (int i = 0; i < 2; i++)
-			if (p->head[i] < p->count[i] || p->next_local[i] < p->locals[i] || p->first[i] ||
-			    p->native[i].flows)
-				return false;
-	}
-	return true;
-}
-
 int hoccl_sim_run(const struct hoccl_plan *plan, const struct hoccl_layout *layout, const struct hoccl_machine *machine,
 		  const struct hoccl_sim_options *options, struct hoccl_sim_result *result,
 		  struct hoccl_plan_error *error)
 {
-	struct sim s = {.plan = plan, .layout = layout, .machine = machine, .options = options};
-	int status = sim_init(&s);
+	struct hoccl_sim s = {.plan = plan, .layout = layout, .machine = machine, .options = options};
+	int status = hoccl_sim_init(&s);
 
 	if (!status)
 		run(&s);
 	if (status || s.failed || s.events.failed) {
 		status = hoccl_plan_fail(error, HOCCL_PLAN_MEMORY, "no memory for the simulation");
-	} else if (!all_done(&s)) {
+	} else if (!hoccl_sim_done(&s)) {
 		status = hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "the simulation stopped before all was moved");
 	} else {
 		*result = (struct hoccl_sim_result){.ns = s.now + machine->launch_ns, .chunks = s.chunks};
@@ -684,6 +487,6 @@ int hoccl_sim_run(const struct hoccl_plan *plan, const struct hoccl_layout *layo
 				if (s.gpu[g].busy_ns[e] > result->busy_ns[e])
 					result->busy_ns[e] = s.gpu[g].busy_ns[e];
 	}
-	sim_fini(&s);
+	hoccl_sim_fini(&s);
 	return status;
 }

@@ -20,7 +20,7 @@ static HOCCL_Result open_world(void)
 {
     struct hoccl_comm *comm;
     HOCCL_Comm handle;
-    HOCCL_Result r = hoccl_settings_load();
+    HOCCL_Result r = hoccl_settings_load_once();
     if (!r)
         r = hoccl_boot_open(&boot);
     if (!r)
@@ -51,6 +51,7 @@ static HOCCL_Result close_world(void)
     HOCCL_Result r = hoccl_handle_use(HOCCL_COMM_WORLD, &comm);
     if (r)
         return HOCCL_SUCCESS; /* it has been aborted; there is nothing left to free */
+    hoccl_comm_wait(comm);
     hoccl_handle_unuse(HOCCL_COMM_WORLD);
     r = hoccl_handle_retire(HOCCL_COMM_WORLD, LEAVE_TIMEOUT, NULL, &comm);
     return r ? r : hoccl_comm_close(comm);

@@ -5,6 +5,7 @@
 #include "api/group.h"
 
 #include "api/handle.h"
+#include "api/make.h"
 #include "base/error.h"
 
 #include <stdlib.h>
@@ -22,6 +23,15 @@ static __thread struct {
 bool hoccl_group_is_open(void)
 {
     return group.depth > 0;
+}
+
+HOCCL_Result hoccl_group_note(HOCCL_Result result)
+{
+    if (group.depth && result && !group.failed) {
+        group.failed = result;
+        memcpy(group.text, hoccl_error_text(), sizeof group.text);
+    }
+    return result;
 }
 
 static void clear(void)
@@ -138,11 +148,7 @@ HOCCL_Result hoccl_group_call(struct hoccl_call *call, HOCCL_Result (*make)(stru
         clear();
     else if (!r)
         group.count += call->count;
-    else if (!group.failed) {
-        group.failed = r;
-        memcpy(group.text, hoccl_error_text(), sizeof group.text);
-    }
-    return r;
+    return hoccl_group_note(r);
 }
 
 /* ---- the whole group --------------------------------------------------------------------------------------------- */
@@ -206,12 +212,18 @@ HOCCL_Result HOCCL_GroupEnd(void)
         return hoccl_fail(HOCCL_ERR_USAGE, "HOCCL_GroupEnd without HOCCL_GroupStart in this thread");
     if (--group.depth)
         return HOCCL_SUCCESS;
-    if (group.failed)
+    if (group.failed) {
+        hoccl_fail_again(group.failed, group.text);
+        hoccl_make_refuse();
         r = hoccl_fail_again(group.failed, group.text);
-    else if (group.count)
+    } else {
+        r = hoccl_make_all();
+    }
+    if (!r && group.count)
         r = post_group();
     if (r && !group.failed)
         hoccl_fail_context(r, "HOCCL_GroupEnd");
+    hoccl_make_forget();
     clear();
     return r;
 }

@@ -34,4 +34,7 @@ const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call);
 /* Is a group open in this thread? */
 bool hoccl_group_is_open(void);
 
+/* A call inside a group has this result: if it is an error, the group's End will return it. Returns it too. */
+HOCCL_Result hoccl_group_note(HOCCL_Result result);
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of live communicators. Handle = generation << 8 | place + 1; place 0, generation 0 is the world. */
+/* The table of live communicators. Handle = generation << 12 | place + 1; place 0, generation 0 is the world. */
 #include "api/handle.h"
 
 #include "base/clock.h"
@@ -7,7 +7,8 @@
 
 #include <pthread.h>
 
-#define PLACES 255
+#define PLACE_BITS 12
+#define PLACES ((1 << PLACE_BITS) - 1)
 
 struct place {
     struct hoccl_comm *comm;
@@ -21,13 +22,13 @@ static struct place places[PLACES]; /* under lock */
 
 static HOCCL_Comm handle_of(unsigned place)
 {
-    return (HOCCL_Comm)(uintptr_t)(places[place].generation << 8 | (place + 1));
+    return (HOCCL_Comm)(uintptr_t)(places[place].generation << PLACE_BITS | (place + 1));
 }
 
 static HOCCL_Result unknown(HOCCL_Comm handle)
 {
     if (handle == HOCCL_COMM_WORLD)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT,
+        return hoccl_fail(HOCCL_ERR_USAGE,
                           "HOCCL_COMM_WORLD does not exist: HOCCL_Init has not been called, or it has been finalised or aborted");
     return hoccl_fail(HOCCL_ERR_ARGUMENT, "communicator %p does not exist: it was never made, or has been destroyed or aborted",
                       (void *)handle);
@@ -37,8 +38,8 @@ static HOCCL_Result unknown(HOCCL_Comm handle)
 static struct place *find(HOCCL_Comm handle)
 {
     uintptr_t h = (uintptr_t)handle;
-    unsigned p = (unsigned)(h & 255);
-    if (!p || places[p - 1].generation != h >> 8 || !places[p - 1].comm)
+    unsigned p = (unsigned)(h & PLACES);
+    if (!p || places[p - 1].generation != h >> PLACE_BITS || !places[p - 1].comm)
         return NULL;
     return &places[p - 1];
 }
@@ -74,18 +75,26 @@ HOCCL_Result hoccl_handle_use(HOCCL_Comm handle, struct hoccl_comm **comm)
 void hoccl_handle_unuse(HOCCL_Comm handle)
 {
     pthread_mutex_lock(&lock);
-    places[((uintptr_t)handle & 255) - 1].users--;
+    places[((uintptr_t)handle & PLACES) - 1].users--;
     pthread_mutex_unlock(&lock);
 }
 
 HOCCL_Result hoccl_handle_enter(HOCCL_Comm handle, struct hoccl_comm **comm)
 {
     HOCCL_Result r = hoccl_handle_use(handle, comm);
-    if (r || hoccl_take(&(*comm)->busy, 0, 1))
+    if (r)
         return r;
+    if (hoccl_take(&(*comm)->busy, 0, 1)) {
+        if (!hoccl_observe(&(*comm)->finalized))
+            return HOCCL_SUCCESS;
+        hoccl_publish(&(*comm)->busy, 0);
+        r = hoccl_fail(HOCCL_ERR_USAGE, "the communicator has been finalized: it can only be destroyed, aborted and asked");
+    } else {
+        r = hoccl_fail(HOCCL_ERR_USAGE,
+                       "another thread is in a call of this communicator: one thread at a time, or a communicator each");
+    }
     hoccl_handle_unuse(handle);
-    return hoccl_fail(HOCCL_ERR_USAGE,
-                      "another thread is in a call of this communicator: one thread at a time, or a communicator each");
+    return r;
 }
 
 void hoccl_handle_leave(HOCCL_Comm handle, struct hoccl_comm *comm)

@@ -13,7 +13,8 @@ HOCCL_Result hoccl_handle_make(struct hoccl_comm *comm, bool world, HOCCL_Comm *
 HOCCL_Result hoccl_handle_use(HOCCL_Comm handle, struct hoccl_comm **comm);
 void hoccl_handle_unuse(HOCCL_Comm handle);
 
-/* The same for a call that posts: besides, one thread at a time. USAGE if another thread is in such a call. */
+/* The same for a call that posts: besides, one thread at a time. USAGE if another thread is in such a call, or if the
+ * communicator has been finalized. */
 HOCCL_Result hoccl_handle_enter(HOCCL_Comm handle, struct hoccl_comm **comm);
 void hoccl_handle_leave(HOCCL_Comm handle, struct hoccl_comm *comm);
 

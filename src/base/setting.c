@@ -7,6 +7,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static const struct row table[] = {
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
-     "an XML file of hwloc (lstopo FILE.xml makes one) to believe about GPUs and NICs instead of this machine"},
+     "an XML file of hwloc to go by instead of this machine, as made by lstopo FILE.xml"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
      "for tests: break the executor, so that a test can show that it notices"},
@@ -214,4 +215,17 @@ HOCCL_Result hoccl_settings_load(void)
     }
     check_names();
     return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_settings_load_once(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool loaded;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (!loaded)
+        r = hoccl_settings_load();
+    loaded = !r;
+    pthread_mutex_unlock(&lock);
+    return r;
 }

@@ -30,6 +30,9 @@ extern struct hoccl_settings hoccl_settings;
  * value and what is allowed; an unknown HOCCL_* name is a warning with the nearest known one. */
 HOCCL_Result hoccl_settings_load(void);
 
+/* The same for the calls that make communicators, from any thread: once a process, then constant. */
+HOCCL_Result hoccl_settings_load_once(void);
+
 /* The table, for tools: row `i` as name, default and sentence; false behind the last. */
 int hoccl_settings_row(int i, const char **name, const char **value, const char **sentence);
 

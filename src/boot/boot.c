@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static void alone_close(struct hoccl_boot *boot)
     (void)boot;
 }
 
-static const struct hoccl_boot_ops alone = {"alone", alone_exchange, alone_close};
+static const struct hoccl_boot_ops alone = {.name = "alone", .exchange = alone_exchange, .close = alone_close};
 
 void hoccl_boot_alone_open(struct hoccl_boot *boot)
 {
@@ -39,4 +40,26 @@ HOCCL_Result hoccl_boot_open(struct hoccl_boot *boot)
                           tasks);
     hoccl_boot_alone_open(boot);
     return HOCCL_SUCCESS;
+}
+
+void hoccl_names_begin(struct hoccl_names *names, char *text, size_t bytes)
+{
+    *names = (struct hoccl_names){.text = text, .bytes = bytes};
+    text[0] = 0;
+}
+
+void hoccl_names_add(struct hoccl_names *names, int rank)
+{
+    if (names->left_out || names->bytes - names->used < 40)
+        names->left_out++;
+    else
+        names->used += (size_t)snprintf(names->text + names->used, names->bytes - names->used, "%s%d", names->used ? ", " : "",
+                                        rank);
+}
+
+const char *hoccl_names_end(struct hoccl_names *names)
+{
+    if (names->left_out)
+        snprintf(names->text + names->used, names->bytes - names->used, " and %d more", names->left_out);
+    return names->text;
 }

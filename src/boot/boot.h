@@ -5,6 +5,7 @@
 
 #include "hoccl.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,8 @@ struct hoccl_boot_ops {
      * `timeout` ns, saying every 30 s what it waits for; then BOOTSTRAP on every rank that waits. */
     HOCCL_Result (*exchange)(struct hoccl_boot *boot, const void *mine, size_t bytes, void *all, uint64_t timeout);
     void (*close)(struct hoccl_boot *boot);
+    /* May start-up go on? Asked while it waits; an error ends the waiting. NULL: nothing can end it but time. */
+    HOCCL_Result (*check)(struct hoccl_boot *boot);
 };
 
 struct hoccl_boot {
@@ -30,6 +33,17 @@ struct hoccl_boot {
 /* Choose by the environment: PMIx if a PMIx launcher started us, else a world of one. SLURM_NTASKS > 1 without PMIx is
  * BOOTSTRAP with the hint. */
 HOCCL_Result hoccl_boot_open(struct hoccl_boot *boot);
+
+/* A list of ranks for texts: "1, 3, 4 and 12 more". */
+struct hoccl_names {
+    char *text;
+    size_t bytes, used;
+    int left_out;
+};
+
+void hoccl_names_begin(struct hoccl_names *names, char *text, size_t bytes);
+void hoccl_names_add(struct hoccl_names *names, int rank);
+const char *hoccl_names_end(struct hoccl_names *names); /* the text */
 
 HOCCL_Result hoccl_boot_pmix_open(struct hoccl_boot *boot);
 void hoccl_boot_alone_open(struct hoccl_boot *boot);

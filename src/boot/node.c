@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #define PATIENCE (30 * HOCCL_S)
+#define PROBE_EVERY (500 * HOCCL_MS)
 
 struct hello {
     uint8_t cookie[16]; /* the receiver's */
@@ -45,6 +46,11 @@ static void read_line(const char *path, char *out, size_t bytes)
     if (fgets(out, (int)bytes, f))
         out[strcspn(out, "\n")] = 0;
     fclose(f);
+}
+
+void hoccl_node_boot_id(char *text, size_t bytes)
+{
+    read_line("/proc/sys/kernel/random/boot_id", text, bytes);
 }
 
 static socklen_t address_of(const char *name, struct sockaddr_un *a)
@@ -75,13 +81,14 @@ HOCCL_Result hoccl_listener_open(struct hoccl_listener *listener)
     struct hoccl_listener l = {.fd = -1};
     struct sockaddr_un a;
     uint64_t id;
-    read_line("/proc/sys/kernel/random/boot_id", l.card.boot_id, sizeof l.card.boot_id);
+    hoccl_node_boot_id(l.card.boot_id, sizeof l.card.boot_id);
     if (gethostname(l.card.host, sizeof l.card.host - 1))
         snprintf(l.card.host, sizeof l.card.host, "unknown host");
     l.card.pid = (int32_t)getpid();
     l.card.process = process_number();
     if (getrandom(l.card.cookie, sizeof l.card.cookie, 0) != sizeof l.card.cookie || getrandom(&id, sizeof id, 0) != sizeof id)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "getrandom: %m");
+    listener->card = l.card; /* also of a rank that fails here: it says so to the others */
     snprintf(l.card.socket, sizeof l.card.socket, "hoccl-%d-%016llx", l.card.pid, (unsigned long long)id);
     l.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (l.fd < 0)
@@ -139,6 +146,7 @@ static int take_hello(int fd, struct hello *h, int *gift)
 
 /* Everything one start-up needs, so that the steps below can be short. */
 struct meeting {
+    struct hoccl_boot *boot;
     struct hoccl_listener *listener;
     const struct hoccl_node_card *cards;
     int rank, size;
@@ -147,8 +155,9 @@ struct meeting {
     struct hoccl_link *links;
     bool *expected; /* ranks whose hello has not come yet */
     int missing;
-    int waiting[64]; /* accepted sockets that have not said who they are */
+    int waiting[64]; /* accepted sockets that have not said who they are, oldest first */
     int waiters;
+    uint64_t said, probed; /* when the missing were last named, and looked for */
 };
 
 static bool greet(struct meeting *m, int fd, int peer)
@@ -217,14 +226,35 @@ static void hear_caller(struct meeting *m, int fd, int state, const struct hello
     close(fd);
 }
 
-static void accept_callers(struct meeting *m)
+static void forget_waiting(struct meeting *m, int i)
 {
-    while (m->waiters < (int)(sizeof m->waiting / sizeof *m->waiting)) {
+    m->waiters--;
+    memmove(m->waiting + i, m->waiting + i + 1, (size_t)(m->waiters - i) * sizeof *m->waiting);
+}
+
+/* Silent strangers make room for new callers, the oldest first. */
+static HOCCL_Result accept_callers(struct meeting *m)
+{
+    const int room = (int)(sizeof m->waiting / sizeof *m->waiting);
+    for (int n = 0; n < room; n++) {
         int fd = accept4(m->listener->fd, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            return hoccl_fail(HOCCL_ERR_SYSTEM, "start-up: accepting another rank: %m (see ulimit -n: each rank needs a descriptor "
+                              "for every other one of its node)");
         if (fd < 0)
             break;
+        if (m->waiters == room) {
+            close(m->waiting[0]);
+            forget_waiting(m, 0);
+        }
         m->waiting[m->waiters++] = fd;
     }
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result hear_callers(struct meeting *m)
+{
+    HOCCL_Result r = accept_callers(m);
     for (int i = 0; i < m->waiters;) {
         struct hello h;
         int gift, state = take_hello(m->waiting[i], &h, &gift);
@@ -233,8 +263,9 @@ static void accept_callers(struct meeting *m)
             continue;
         }
         hear_caller(m, m->waiting[i], state, &h, gift);
-        m->waiting[i] = m->waiting[--m->waiters];
+        forget_waiting(m, i);
     }
+    return r;
 }
 
 static HOCCL_Result hear_answers(struct meeting *m)
@@ -258,43 +289,77 @@ static HOCCL_Result hear_answers(struct meeting *m)
     return HOCCL_SUCCESS;
 }
 
-static void list_missing(const struct meeting *m, char *text, size_t bytes)
+/* A higher rank that has not called yet and whose listener is gone will never call. */
+static HOCCL_Result probe(const struct meeting *m)
 {
-    size_t n = 0;
-    text[0] = 0;
-    for (int p = 0; p < m->size && n + 24 < bytes; p++)
+    for (int p = m->rank + 1; p < m->size; p++) {
+        int fd;
+        if (!m->expected[p])
+            continue;
+        HOCCL_Result r = reach(m, p, &fd);
+        if (r)
+            return r;
+        if (fd < 0)
+            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d (pid %d on %s) ended or gave up during start-up", p, m->cards[p].pid,
+                              m->cards[p].host);
+        close(fd);
+    }
+    return HOCCL_SUCCESS;
+}
+
+static const char *missing_names(const struct meeting *m, char *text, size_t bytes)
+{
+    struct hoccl_names names;
+    hoccl_names_begin(&names, text, bytes);
+    for (int p = 0; p < m->size; p++)
         if (m->expected[p])
-            n += (size_t)snprintf(text + n, bytes - n, "%s%d", n ? ", " : "", p);
+            hoccl_names_add(&names, p);
+    return hoccl_names_end(&names);
+}
+
+static HOCCL_Result look_at_clock(struct meeting *m, uint64_t begun, uint64_t timeout)
+{
+    char names[128];
+    uint64_t now = hoccl_now();
+    if (now - begun > timeout)
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "start-up: rank %s on this node did not connect within %llu s "
+                          "(HOCCL_INIT_TIMEOUT)", missing_names(m, names, sizeof names), (unsigned long long)(timeout / HOCCL_S));
+    if (now - m->said > PATIENCE) {
+        hoccl_log(HOCCL_LOG_WARN, "start-up: waiting for rank %s on this node", missing_names(m, names, sizeof names));
+        m->said = now;
+    }
+    if (now - m->probed <= PROBE_EVERY)
+        return HOCCL_SUCCESS;
+    m->probed = now;
+    return probe(m);
 }
 
 static HOCCL_Result meet(struct meeting *m, uint64_t timeout)
 {
-    uint64_t begun = hoccl_now(), said = begun;
-    char names[128];
+    uint64_t begun = m->said = m->probed = hoccl_now();
     while (m->missing) {
-        accept_callers(m);
-        HOCCL_Result r = hear_answers(m);
+        HOCCL_Result r = hear_callers(m);
+        if (!r)
+            r = hear_answers(m);
         if (r || !m->missing)
             return r;
-        uint64_t now = hoccl_now();
-        if (now - begun > timeout || now - said > PATIENCE) {
-            list_missing(m, names, sizeof names);
-            if (now - begun > timeout)
-                return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "start-up: rank %s on this node did not connect within %llu s", names,
-                                  (unsigned long long)(timeout / HOCCL_S));
-            hoccl_log(HOCCL_LOG_WARN, "start-up: waiting for rank %s on this node", names);
-            said = now;
-        }
+        r = look_at_clock(m, begun, timeout);
+        if (!r && m->boot->ops->check)
+            r = m->boot->ops->check(m->boot);
+        if (r)
+            return r;
         struct pollfd f = {.fd = m->listener->fd, .events = POLLIN};
         poll(&f, 1, 1);
     }
     return HOCCL_SUCCESS;
 }
 
-HOCCL_Result hoccl_node_connect(struct hoccl_listener *listener, const struct hoccl_node_card *cards, int rank, int size,
+HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *listener, const struct hoccl_node_card *cards,
                                 int gift, uint64_t timeout, struct hoccl_link *links)
 {
-    struct meeting m = {.listener = listener, .cards = cards, .rank = rank, .size = size, .gift = gift, .links = links};
+    int rank = boot->rank, size = boot->size;
+    struct meeting m = {.boot = boot, .listener = listener, .cards = cards, .rank = rank, .size = size, .gift = gift,
+                        .links = links};
     HOCCL_Result r = HOCCL_SUCCESS;
     m.hello = (struct hello){.rank = rank, .version = HELLO_VERSION};
     m.expected = hoccl_alloc((size_t)size * sizeof *m.expected, "start-up");

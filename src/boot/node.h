@@ -4,7 +4,7 @@
 #ifndef HOCCL_BOOT_NODE_H
 #define HOCCL_BOOT_NODE_H
 
-#include "hoccl.h"
+#include "boot/boot.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,6 +25,9 @@ struct hoccl_listener {
     struct hoccl_node_card card;
 };
 
+/* The boot id of this host; "" if it has none. */
+void hoccl_node_boot_id(char *text, size_t bytes);
+
 HOCCL_Result hoccl_listener_open(struct hoccl_listener *listener);
 void hoccl_listener_close(struct hoccl_listener *listener);
 
@@ -37,9 +40,9 @@ struct hoccl_link {
 /* Collective among the ranks whose boot id is ours: connect to each, give the descriptor `gift`, take
  * theirs.
  * cards: all `size` ranks'; links: size entries, filled. A rank that cannot be reached by the socket (another network
- * namespace) is not local. Waits at most `timeout` ns for ranks that have not come, naming them every 30 s.
- * On error everything is closed. */
-HOCCL_Result hoccl_node_connect(struct hoccl_listener *listener, const struct hoccl_node_card *cards, int rank, int size,
+ * namespace) is not local. Waits at most `timeout` ns for ranks that have not come, naming them every 30 s; one that has
+ * given up is noticed at once. On error everything is closed. */
+HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *listener, const struct hoccl_node_card *cards,
                                 int gift, uint64_t timeout, struct hoccl_link *links);
 void hoccl_node_disconnect(struct hoccl_link *links, int size);
 

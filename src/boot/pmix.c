@@ -135,7 +135,7 @@ static void close_nothing(struct hoccl_boot *boot)
     (void)boot;
 }
 
-static const struct hoccl_boot_ops ops = {"PMIx", exchange, close_nothing};
+static const struct hoccl_boot_ops ops = {.name = "PMIx", .exchange = exchange, .close = close_nothing};
 
 HOCCL_Result hoccl_boot_pmix_open(struct hoccl_boot *boot)
 {

@@ -4,7 +4,8 @@
  *   this rank's GPU, board and listener      (what can fail alone comes before the exchange, so that all hear of it)
  *   ── one exchange: every rank's card ──▶   identities; a rank that failed says why, and all fail with its text
  *   ── the node: sockets and boards ─────▶   evidence of who shares the memory
- *   attach to the progress thread */
+ *   attach to the progress thread
+ *   ── one exchange over the sockets ────▶   everyone has got so far, or everyone fails */
 #include "core/comm.h"
 
 #include "base/clock.h"
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/setting.h"
+#include "boot/gather.h"
 #include "core/proxy.h"
 
 #include <stdio.h>
@@ -32,7 +34,8 @@ struct card {
     char gpu_name[64];
     char pci[16];
     CUuuid uuid;
-    uint64_t context, board; /* addresses: of use in the same process */
+    uint64_t context; /* its address: of use in the same process, */
+    uint64_t board;   /* and the number of its board there */
     uint64_t board_bytes;
     uint64_t first_sequence;
 };
@@ -44,6 +47,7 @@ struct opening {
     struct hoccl_boot *boot;
     struct hoccl_comm *comm;
     struct hoccl_listener listener;
+    bool attached;
     struct card mine;
     struct card *cards;
 };
@@ -57,11 +61,13 @@ static uint32_t first_number(void)
 static HOCCL_Result prepare(struct opening *o)
 {
     struct hoccl_comm *c = o->comm;
-    HOCCL_Result r = hoccl_driver_load();
+    HOCCL_Result r = hoccl_listener_open(&o->listener);
+    if (!r)
+        r = hoccl_driver_load();
     if (!r)
         r = hoccl_gpu_open(o->boot->local_rank, &c->gpu);
     if (!r)
-        r = hoccl_board_create(c->size, first_number(), &c->board, &c->board_bytes, &c->board_fd);
+        r = hoccl_board_create(c->size, first_number(), &c->board, &c->board_bytes, &c->board_fd, &o->mine.board);
     if (r)
         return r;
     hoccl_stage_init_host(&c->stage, hoccl_board_stage(c->board, c->board_bytes), c->board_fd);
@@ -71,7 +77,6 @@ static HOCCL_Result prepare(struct opening *o)
     snprintf(o->mine.pci, sizeof o->mine.pci, "%s", d->pci);
     o->mine.uuid = d->uuid;
     o->mine.context = (uint64_t)(uintptr_t)d->context;
-    o->mine.board = (uint64_t)(uintptr_t)c->board;
     o->mine.board_bytes = c->board_bytes;
     o->mine.first_sequence = hoccl_settings.first_sequence;
     return HOCCL_SUCCESS;
@@ -168,23 +173,23 @@ static HOCCL_Result meet_peer(struct opening *o, int p)
 }
 
 /* Boards of ranks in this process are used where they are mapped, once a process. */
-static void share_boards(struct opening *o)
+static HOCCL_Result join_boards(struct opening *o)
 {
     struct hoccl_comm *c = o->comm;
-    uint32_t sharers = 0;
-    for (int p = 0; p < c->size; p++) {
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int p = 0; p < c->size && !r; p++) {
         struct hoccl_peer *peer = &c->peers[p];
         peer->board_bytes = (size_t)o->cards[p].board_bytes;
         peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process;
+        peer->rank = p;
         peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
         peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
-        if (peer->same_process)
-            peer->board = (struct hoccl_board *)(uintptr_t)o->cards[p].board;
-        peer->rank = p;
-        sharers += peer->same_process;
+        if (p == c->rank)
+            peer->board = c->board;
+        else if (peer->same_process)
+            r = hoccl_board_join(o->cards[p].board, &peer->board);
     }
-    hoccl_board_share(c->board, sharers);
-    c->shared = true;
+    return r;
 }
 
 static HOCCL_Result connect_node(struct opening *o)
@@ -195,7 +200,7 @@ static HOCCL_Result connect_node(struct opening *o)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < c->size; p++)
         nodes[p] = o->cards[p].node;
-    HOCCL_Result r = hoccl_node_connect(&o->listener, nodes, c->rank, c->size, c->board_fd, hoccl_settings.init_timeout, c->links);
+    HOCCL_Result r = hoccl_node_connect(o->boot, &o->listener, nodes, c->board_fd, hoccl_settings.init_timeout, c->links);
     free(nodes);
     if (!r)
         r = check_cards(o, check_place);
@@ -215,21 +220,31 @@ static void say_what_was_chosen(const struct opening *o)
               c->board_bytes);
 }
 
-/* Unmap a peer's board; one that ranks of this process share goes with the last of them. */
+/* A board of this process is used by several of its ranks; the last one to leave unmaps it. */
+static void leave_shared(struct hoccl_board *board, size_t bytes, bool ready)
+{
+    bool registered;
+    if (hoccl_board_leave(board, ready, &registered))
+        hoccl_stage_discard(board, bytes, registered);
+}
+
 static void leave_board(struct hoccl_comm *c, struct hoccl_peer *p)
 {
     bool ready = hoccl_observe(&p->view.state) == HOCCL_STAGE_READY;
-    if (!p->board)
+    if (!p->board || p->board == c->board)
         return;
-    if (!p->same_process) {
+    if (p->same_process)
+        leave_shared(p->board, p->board_bytes, ready);
+    else
         hoccl_stage_discard(p->board, p->board_bytes, ready);
-        return;
-    }
-    ready |= p->rank == c->rank && hoccl_observe(&c->stage.view.state) == HOCCL_STAGE_READY;
-    if (ready)
-        hoccl_publish(&p->board->status.registered, 1);
-    if (hoccl_board_leave(p->board))
-        hoccl_stage_discard(p->board, p->board_bytes, hoccl_observe(&p->board->status.registered));
+}
+
+static void leave_own_board(struct hoccl_comm *c)
+{
+    bool ready = hoccl_observe(&c->stage.view.state) == HOCCL_STAGE_READY;
+    if (c->peers)
+        ready |= hoccl_observe(&c->peers[c->rank].view.state) == HOCCL_STAGE_READY;
+    leave_shared(c->board, c->board_bytes, ready);
 }
 
 /* Everything but the progress thread's part. */
@@ -240,13 +255,13 @@ static void free_comm(struct hoccl_comm *c)
         pushed = false;
     for (int p = 0; p < c->size && c->peers; p++)
         leave_board(c, &c->peers[p]);
+    if (c->board)
+        leave_own_board(c);
     hoccl_device_leave(pushed);
     if (c->board_fd >= 0)
         close(c->board_fd);
     if (c->links)
         hoccl_node_disconnect(c->links, c->size);
-    if (c->board && !c->shared)
-        hoccl_board_unmap(c->board, c->board_bytes);
     for (int i = 0; i < c->streams_used && c->gpu; i++)
         hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
     pthread_mutex_destroy(&c->inbox_lock);
@@ -284,13 +299,50 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
     return HOCCL_SUCCESS;
 }
 
+static HOCCL_Result check_boot(void *boot)
+{
+    const struct hoccl_boot_ops *ops = ((struct hoccl_boot *)boot)->ops;
+    return ops->check ? ops->check(boot) : HOCCL_SUCCESS;
+}
+
+/* Nobody has a communicator that another rank could not make: `so_far` is how this one has fared. */
+static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
+{
+    struct hoccl_comm *c = o->comm;
+    struct hoccl_gather g = {.name = "start-up", .links = c->links, .count = c->size, .me = c->rank,
+                             .timeout = hoccl_settings.init_timeout, .check = check_boot, .arg = o->boot};
+    int *ranks = hoccl_alloc((size_t)c->size * sizeof *ranks, "start-up");
+    char *ready = hoccl_alloc((size_t)c->size, "start-up");
+    HOCCL_Result r = so_far;
+    for (int p = 0; p < c->size && ranks; p++)
+        ranks[p] = p;
+    g.ranks = ranks;
+    if (!ranks || !ready)
+        r = HOCCL_ERR_MEMORY;
+    else if (so_far)
+        hoccl_gather_refuse(&g);
+    else
+        r = hoccl_gather(&g, "y", 1, ready);
+    free(ranks);
+    free(ready);
+    return r;
+}
+
+static HOCCL_Result attach(struct opening *o)
+{
+    int local = 0;
+    for (int p = 0; p < o->comm->size; p++)
+        local += o->comm->links[p].local;
+    hoccl_patience_init(local);
+    HOCCL_Result r = hoccl_proxy_attach(o->comm);
+    o->attached = !r;
+    return r;
+}
+
 static HOCCL_Result open_steps(struct opening *o)
 {
-    HOCCL_Result r = hoccl_listener_open(&o->listener);
-    if (r)
-        return r;
+    HOCCL_Result r = prepare(o);
     hoccl_log_identity(o->comm->rank, o->listener.card.host);
-    r = prepare(o);
     if (r) {
         o->mine.failed = r;
         snprintf(o->mine.failure, sizeof o->mine.failure, "%.*s", (int)sizeof o->mine.failure - 1, hoccl_error_text());
@@ -298,20 +350,14 @@ static HOCCL_Result open_steps(struct opening *o)
     r = exchange(o);
     if (!r)
         r = check_cards(o, check_card);
-    if (!r) {
-        share_boards(o);
-        r = connect_node(o);
-    }
     if (r)
         return r;
-    int local = 0;
-    for (int p = 0; p < o->comm->size; p++)
-        local += o->comm->links[p].local;
-    hoccl_patience_init(local);
-    r = hoccl_proxy_attach(o->comm);
+    r = join_boards(o);
     if (!r)
-        say_what_was_chosen(o);
-    return r;
+        r = connect_node(o);
+    if (!r)
+        r = attach(o);
+    return agree(o, r);
 }
 
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
@@ -321,6 +367,10 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
     if (r)
         return r;
     r = open_steps(&o);
+    if (!r)
+        say_what_was_chosen(&o);
+    else if (o.attached)
+        hoccl_proxy_detach(o.comm);
     hoccl_listener_close(&o.listener);
     free(o.cards);
     if (r) {
@@ -361,20 +411,28 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result)
     char text[HOCCL_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", hoccl_error_text());
     hoccl_proxy_detach(comm);
-    hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
+    if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
+        hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
     free_comm(comm);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
 }
 
-HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
+HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm)
 {
     uint64_t nap = 10 * HOCCL_US;
     while (hoccl_observe(&comm->unfinished) && !hoccl_observe(&comm->error)) {
+        if (hoccl_observe(&comm->abort))
+            return hoccl_fail(HOCCL_ERR_PEER, "another thread has aborted the communicator");
         hoccl_sleep(nap);
         nap = nap < HOCCL_MS ? nap * 2 : nap;
     }
-    HOCCL_Result r = hoccl_comm_error(comm);
+    return hoccl_comm_error(comm);
+}
+
+HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
+{
+    HOCCL_Result r = hoccl_comm_wait(comm);
     if (!r)
         return leave(comm, HOCCL_SUCCESS);
     char text[HOCCL_ERROR_TEXT];
@@ -394,7 +452,7 @@ HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
     uint64_t begun = hoccl_now();
     HOCCL_Result r = HOCCL_SUCCESS;
     hoccl_comm_stop(comm);
-    while (!hoccl_observe(&comm->drained)) {
+    while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
         hoccl_sleep(20 * HOCCL_US);
         if (hoccl_now() - begun > ABORT_DRAIN)
             return hoccl_fail(HOCCL_ERR_TIMEOUT,

@@ -50,7 +50,6 @@ struct hoccl_comm {
     size_t board_bytes;
     int board_fd;
     struct hoccl_stage stage; /* in the board; progress thread */
-    bool shared; /* the board's sharers have been counted, this rank among them */
     struct hoccl_peer *peers; /* size of them */
     struct hoccl_link *links; /* size of them */
 
@@ -58,6 +57,7 @@ struct hoccl_comm {
     uint32_t busy; /* 1: a thread is in a call of this communicator */
     struct hoccl_comm_stream *streams;
     int streams_used;
+    uint32_t splits;    /* calls of HOCCL_CommSplit so far, the same on all ranks */
     uint64_t collectives; /* posted so far: the number of the last one */
 
     /* Calling thread → progress thread. */
@@ -66,6 +66,7 @@ struct hoccl_comm {
     uint32_t inbox_full;     /* 1: look into the inbox (saves the lock) */
     uint32_t unfinished;     /* ops posted and not freed */
     uint32_t abort;          /* 1: give everything up (any thread) */
+    uint32_t finalized;      /* 1: takes no more operations (any thread) */
 
     /* Progress thread. */
     struct hoccl_list busy_streams; /* streams that hold an operation */
@@ -85,7 +86,10 @@ struct hoccl_comm {
  * a rank cannot take part, every rank fails with that rank's text. */
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm);
 
-/* Wait until every operation has completed or failed, then free. Returns the sticky error, if any. */
+/* Wait until every operation has completed or failed: the sticky error; PEER if another thread aborts meanwhile. */
+HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm);
+
+/* The same, then free. */
 HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm);
 
 /* Give everything up, then free; bounded. Nobody else may be inside a call: see hoccl_comm_stop. TIMEOUT if a

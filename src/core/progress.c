@@ -13,8 +13,8 @@
 #include "base/setting.h"
 #include "stream/parking.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 {
@@ -104,21 +104,16 @@ static bool watch_streams(struct hoccl_comm *comm)
     return moved;
 }
 
-/* A peer that has found a mismatch answers that flow, then fails as a whole, which another flow may notice first: both
- * ends report the mismatch, so look for the answer before saying only that the peer has failed. */
-static HOCCL_Result find_reason(struct hoccl_comm *comm, HOCCL_Result result)
+/* A peer that fails over a mismatch says so in its answer to the flow concerned. Another flow may have been the first to
+ * see that it has failed; the mismatch is the better error. */
+static void fail_flows(struct hoccl_comm *comm, HOCCL_Result r)
 {
     char text[HOCCL_ERROR_TEXT];
-    if (result != HOCCL_ERR_PEER)
-        return result;
-    memcpy(text, hoccl_error_text(), sizeof text);
-    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next) {
-        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, link);
-        bool moved;
-        if (!f->is_send && f->state == HOCCL_FLOW_OFFERED && hoccl_flow_step(comm->gpu, f, &moved) == HOCCL_ERR_MISMATCH)
-            return HOCCL_ERR_MISMATCH;
-    }
-    return hoccl_fail_again(result, text);
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running && r == HOCCL_ERR_PEER; l = l->next)
+        if (hoccl_flow_verdict(hoccl_entry(l, struct hoccl_flow, link)) == HOCCL_ERR_MISMATCH)
+            r = HOCCL_ERR_MISMATCH;
+    hoccl_comm_fail(comm, r == HOCCL_ERR_MISMATCH ? r : hoccl_fail_again(r, text));
 }
 
 static bool run_flows(struct hoccl_comm *comm)
@@ -133,7 +128,7 @@ static bool run_flows(struct hoccl_comm *comm)
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {
-            hoccl_comm_fail(comm, find_reason(comm, r));
+            fail_flows(comm, r);
             return true;
         }
         if (f->state != HOCCL_FLOW_DONE)

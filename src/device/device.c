@@ -28,10 +28,9 @@ static HOCCL_Result retain(int local_rank, struct hoccl_device *d)
         return r;
     r = hoccl_driver_check(hoccl_driver.DevicePrimaryCtxRetain(&d->context, d->ordinal), "primary context of GPU %d",
                            d->ordinal);
-    if (r)
-        return r;
-    d->retained = true;
-    return hoccl_driver_check(hoccl_driver.CtxSetCurrent(d->context), "cuCtxSetCurrent");
+    if (!r)
+        r = hoccl_driver_check(hoccl_driver.CtxSetCurrent(d->context), "cuCtxSetCurrent");
+    return r;
 }
 
 HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device)
@@ -46,18 +45,9 @@ HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device)
         r = retain(local_rank, &d);
     if (!r)
         r = describe(&d);
-    if (r)
-        hoccl_device_close(&d);
-    else
+    if (!r)
         *device = d;
     return r;
-}
-
-void hoccl_device_close(struct hoccl_device *device)
-{
-    if (device->retained)
-        hoccl_driver.DevicePrimaryCtxRelease(device->ordinal);
-    device->retained = false;
 }
 
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed)

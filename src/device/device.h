@@ -10,16 +10,15 @@
 struct hoccl_device {
     CUdevice ordinal;
     CUcontext context;
-    bool retained; /* we hold the primary context and give it back */
     char name[64];
     char pci[16];
     CUuuid uuid;
 };
 
 /* The device of the calling thread's current context; without one, the primary context of device
- * (local_rank mod devices), made current. Needs hoccl_driver_load. Errors: DEVICE. */
+ * (local_rank mod devices), made current. It stays to the process's end, as with the CUDA runtime: the caller's streams
+ * and buffers live in it and outlive communicators. Needs hoccl_driver_load. Errors: DEVICE. */
 HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device);
-void hoccl_device_close(struct hoccl_device *device);
 
 /* Make the device's context current for a moment; `saved` says what to restore. */
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed);

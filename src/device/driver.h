@@ -22,7 +22,6 @@
     X(DeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, CUdevice))                                               \
     X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice))                                       \
     X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))                                     \
-    X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (CUdevice))                                             \
     X(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext *))                                                                 \
     X(CtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                                                   \
     X(CtxGetDevice, "cuCtxGetDevice", (CUdevice *))                                                                    \

@@ -83,8 +83,8 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
         return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has aborted the communicator",
                           hoccl_flow_name(flow, name, sizeof name), p->rank);
     case HOCCL_BOARD_CLOSED:
-        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has given the communicator back (HOCCL_Finalize, HOCCL_CommDestroy) and "
-                          "will never post its side", hoccl_flow_name(flow, name, sizeof name), p->rank);
+        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has left (HOCCL_Finalize, HOCCL_CommDestroy) and will never post its side",
+                          hoccl_flow_name(flow, name, sizeof name), p->rank);
     case HOCCL_BOARD_OPEN:
         break;
     }
@@ -144,9 +144,17 @@ void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
               names[flow->path], why);
 }
 
+/* Sender: has the receiver granted? From the first true answer on the grant cannot be withdrawn. */
 static bool granted(const struct hoccl_flow *f)
 {
-    return hoccl_observe(&hoccl_flow_slot(f)->grant.tag) == f->number;
+    uint32_t *tag = &hoccl_flow_slot(f)->grant.tag, n = f->number, seen = hoccl_observe(tag);
+    return seen == HOCCL_GRANT_TAKEN(n) || (seen == n && hoccl_take(tag, n, HOCCL_GRANT_TAKEN(n)));
+}
+
+/* Receiver: true if the sender has not begun and never will. */
+static bool withdraw(const struct hoccl_flow *f)
+{
+    return hoccl_take(&hoccl_flow_slot(f)->grant.tag, f->number, HOCCL_GRANT_WITHDRAWN(f->number));
 }
 
 static bool answered(const struct hoccl_flow *f)
@@ -280,6 +288,12 @@ static HOCCL_Result take_answer(struct hoccl_flow *f)
                       (unsigned long long)f->header.bytes, f->peer->board->status.text);
 }
 
+HOCCL_Result hoccl_flow_verdict(struct hoccl_flow *flow)
+{
+    bool open = !flow->is_send && flow->state == HOCCL_FLOW_OFFERED && answered(flow);
+    return open ? take_answer(flow) : HOCCL_SUCCESS;
+}
+
 /* The sender has asked for something else than a push. */
 static HOCCL_Result take_offer(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
@@ -378,7 +392,7 @@ bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
         return false;
     if (flow->is_send)
         return drain_send(flow);
-    if (flow->state != HOCCL_FLOW_WAITING && !answered(flow) && !hoccl_board_quiet(flow->peer->board) &&
+    if (flow->state != HOCCL_FLOW_WAITING && !answered(flow) && !withdraw(flow) && !hoccl_board_quiet(flow->peer->board) &&
         !hoccl_link_gone(&flow->peer->link))
         return false;
     hoccl_staged_give_back(gpu, flow);

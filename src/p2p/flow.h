@@ -73,6 +73,9 @@ struct hoccl_flow {
  * the full text (a failed receive may still be written into until its peer has answered). */
 HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 
+/* What the peer has already answered to a receive; success if it has not. */
+HOCCL_Result hoccl_flow_verdict(struct hoccl_flow *flow);
+
 /* The communicator has failed: stop giving chunks. The flow must be stepped on (hoccl_flow_drain) until it is quiet. */
 void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
 

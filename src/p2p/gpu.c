@@ -85,7 +85,6 @@ static HOCCL_Result create(struct hoccl_device *device, struct hoccl_gpu **gpu)
     }
     hoccl_mappings_open(&g->mappings, &g->submitter);
     hoccl_list_append(&table, &g->link);
-    device->retained = false; /* the object's now */
     *gpu = g;
     return HOCCL_SUCCESS;
 }
@@ -96,8 +95,6 @@ static HOCCL_Result open_locked(struct hoccl_device *device, struct hoccl_gpu **
     HOCCL_Result r = HOCCL_SUCCESS;
     if (!g)
         r = create(device, &g);
-    else
-        hoccl_device_close(device); /* the object holds it already */
     if (!r && !g->ready)
         r = open_threads(g);
     if (r)
@@ -121,8 +118,6 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
         pthread_mutex_unlock(&lock);
         hoccl_device_leave(pushed);
     }
-    if (r)
-        hoccl_device_close(&device);
     return r;
 }
 
@@ -133,7 +128,6 @@ static void free_memory(void *arg)
     hoccl_mappings_close(&g->mappings);
     hoccl_gate_close(&g->gate, &g->flags);
     hoccl_flag_pool_close(&g->flags);
-    hoccl_device_close(&g->device);
     hoccl_list_remove(&g->link);
     free(g);
 }

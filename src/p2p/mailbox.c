@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and mapping boards. The words' protocol is in mailbox.h, its users in flow.c. */
+/* Making and mapping boards. The words' protocol is in mailbox.h, its users in flow.c.
+ *
+ * The boards that were made in this process stand in a table with the number of their users: a rank in another thread
+ * asks for its peer's board by number, never by address, so it does not matter which of the two gives up first. */
 #define _GNU_SOURCE
 #include "p2p/mailbox.h"
 
 #include "base/error.h"
+#include "base/list.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +20,40 @@
 
 #define MAGIC 0x48434f42u /* "BOCH" */
 #define VERSION 1u
+
+struct home {
+    struct hoccl_list link;
+    uint64_t number;
+    struct hoccl_board *board;
+    size_t bytes;
+    int users;
+    bool registered; /* one of them has registered the staging area */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hoccl_list homes = {&homes, &homes}; /* under lock */
+static uint64_t numbers;                           /* under lock: given out so far */
+
+static uint64_t enter_home(struct home *h)
+{
+    pthread_mutex_lock(&lock);
+    h->number = ++numbers;
+    h->users = 1;
+    hoccl_list_append(&homes, &h->link);
+    pthread_mutex_unlock(&lock);
+    return h->number;
+}
+
+/* Under lock: by number, or, with number 0, by address. */
+static struct home *find_home(uint64_t number, const struct hoccl_board *board)
+{
+    for (struct hoccl_list *l = homes.next; l != &homes; l = l->next) {
+        struct home *h = hoccl_entry(l, struct home, link);
+        if (number ? h->number == number : h->board == board)
+            return h;
+    }
+    return NULL;
+}
 
 #define PAGE ((size_t)4096)
 
@@ -44,9 +84,8 @@ static void set_tags(struct hoccl_board *board, int size, uint32_t first)
         }
 }
 
-HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd)
+static HOCCL_Result make_memory(size_t n, int size, struct hoccl_board **board, int *fd)
 {
-    size_t n = board_bytes(size);
     int f = memfd_create("hoccl-board", MFD_CLOEXEC);
     if (f < 0)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "memfd_create: %m");
@@ -62,13 +101,29 @@ HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **b
         close(f);
         return HOCCL_ERR_MEMORY;
     }
-    b->status.magic = MAGIC;
-    b->status.version = VERSION;
-    set_tags(b, size, first);
-    hoccl_publish(&b->status.state, HOCCL_BOARD_OPEN);
     *board = b;
-    *bytes = n;
     *fd = f;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd, uint64_t *number)
+{
+    struct home *h = hoccl_alloc(sizeof *h, "mailboxes");
+    if (!h)
+        return HOCCL_ERR_MEMORY;
+    h->bytes = board_bytes(size);
+    HOCCL_Result r = make_memory(h->bytes, size, &h->board, fd);
+    if (r) {
+        free(h);
+        return r;
+    }
+    h->board->status.magic = MAGIC;
+    h->board->status.version = VERSION;
+    set_tags(h->board, size, first);
+    hoccl_publish(&h->board->status.state, HOCCL_BOARD_OPEN);
+    *board = h->board;
+    *bytes = h->bytes;
+    *number = enter_home(h);
     return HOCCL_SUCCESS;
 }
 
@@ -93,14 +148,31 @@ void hoccl_board_unmap(struct hoccl_board *board, size_t bytes)
     munmap(board, bytes);
 }
 
-void hoccl_board_share(struct hoccl_board *board, uint32_t ranks)
+HOCCL_Result hoccl_board_join(uint64_t number, struct hoccl_board **board)
 {
-    hoccl_fetch_add(&board->status.sharers, ranks);
+    pthread_mutex_lock(&lock);
+    struct home *h = find_home(number, NULL);
+    if (h) {
+        h->users++;
+        *board = h->board;
+    }
+    pthread_mutex_unlock(&lock);
+    return h ? HOCCL_SUCCESS : hoccl_fail(HOCCL_ERR_BOOTSTRAP, "a rank of this process has given up during start-up");
 }
 
-bool hoccl_board_leave(struct hoccl_board *board)
+bool hoccl_board_leave(struct hoccl_board *board, bool ready, bool *registered)
 {
-    return hoccl_fetch_add(&board->status.sharers, -1u) == 1;
+    pthread_mutex_lock(&lock);
+    struct home *h = find_home(0, board);
+    bool last = h && --h->users == 0;
+    if (h)
+        *registered = h->registered |= ready;
+    if (last)
+        hoccl_list_remove(&h->link);
+    pthread_mutex_unlock(&lock);
+    if (last)
+        free(h);
+    return last;
 }
 
 void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text)

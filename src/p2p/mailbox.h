@@ -8,7 +8,7 @@
  *   receiver (owns the board)                              sender (has it mapped)
  *   its stream has reached the receive
  *   grant ← header and memory, tag ← n ──────────────────▶ sees the tag; its stream has reached the send:
- *                                                           compares the headers, then takes the best path:
+ *                                                           takes the grant, compares the headers, then the best path:
  *   PUSH    the receiver's memory can be opened
  *                                                           opens it, pushes the bytes
  *   PULL    only the sender's can be opened
@@ -24,7 +24,7 @@
  *   why it is not; the slot is free for n + 64
  *
  * Writers: `grant`, `grant_memory` and `receipt` the receiver, `offer`, `offer_memory` and `answer` the sender, `status`
- * the owner; each line has one writer, and its tag is published last. A sender writes its lines for n only after it has
+ * the owner; each line has one writer (but the grant's tag, see HOCCL_GRANT_TAKEN), and its tag is published last. A sender writes its lines for n only after it has
  * seen the grant n, which the receiver publishes only after it has taken the answer n − 64: so no line is written while
  * the other end may still read it. */
 #ifndef HOCCL_P2P_MAILBOX_H
@@ -66,6 +66,12 @@ enum hoccl_memory_kind {
     HOCCL_MEMORY_ADDRESS, /* by its address: the same process */
     HOCCL_MEMORY_IPC,     /* by the legacy IPC handle of its allocation */
 };
+
+/* A grant ends when the sender takes it or the receiver withdraws it (its communicator has failed), whoever is first to
+ * change its tag n: a receiver need not wait for a sender that has not begun. The tags of a slot are equal in their low
+ * bits, so neither value is ever another flow's. */
+#define HOCCL_GRANT_TAKEN(n) ((n) ^ 1u)
+#define HOCCL_GRANT_WITHDRAWN(n) ((n) ^ 2u)
 
 struct hoccl_grant {
     uint32_t tag;  /* published last */
@@ -122,8 +128,6 @@ struct hoccl_board_status {
     uint32_t magic;
     uint32_t version;
     uint32_t state; /* enum hoccl_board_state; published after the text */
-    uint32_t registered; /* 1: the owner's process has registered the staging area (its threads) */
-    uint32_t sharers; /* ranks of the owner's process that still use this mapping (threads of that process) */
     uint32_t quiet; /* 1: after FAILED or ABORTED, nothing of the owner's is moving into other ranks' memory any more */
     char text[HOCCL_STATUS_TEXT]; /* why, when FAILED */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
@@ -141,8 +145,10 @@ _Static_assert(sizeof(struct hoccl_slot) == 6 * HOCCL_CACHE_LINE, "a slot is six
 _Static_assert((HOCCL_SLOTS & (HOCCL_SLOTS - 1)) == 0, "numbers wrap at a multiple of the ring's size");
 
 /* A board in a memfd of its own, its memory reserved (MEMORY with the bytes needed if it cannot be; the staging area only
- * when it is first used), its tags such that the flow `first` of no pair seems granted or answered. */
-HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd);
+ * when it is first used), its tags such that the flow `first` of no pair seems granted or answered. `number` is its name
+ * in this process. */
+HOCCL_Result hoccl_board_create(int size, uint32_t first, struct hoccl_board **board, size_t *bytes, int *fd,
+                                uint64_t *number);
 
 /* The staging area of a board of `bytes` bytes: its last HOCCL_STAGE_AREA bytes. */
 char *hoccl_board_stage(struct hoccl_board *board, size_t bytes);
@@ -155,10 +161,11 @@ char *hoccl_board_stage(struct hoccl_board *board, size_t bytes);
 HOCCL_Result hoccl_board_map(int fd, size_t bytes, int size, struct hoccl_board **board);
 void hoccl_board_unmap(struct hoccl_board *board, size_t bytes);
 
-/* Ranks of one process use one mapping, the owner's: it says for how many (itself included), each leaves once; true
- * for the last one, who unmaps it. Who leaves may come before the owner has said. */
-void hoccl_board_share(struct hoccl_board *board, uint32_t ranks);
-bool hoccl_board_leave(struct hoccl_board *board);
+/* Ranks of one process use one mapping, the owner's: take the board of that number into use too; BOOTSTRAP if its owner
+ * has given up meanwhile. Everyone leaves once, the owner too, and says whether it had the staging area registered; true
+ * for the last one, who discards it (stage.h) and is told whether anyone had. */
+HOCCL_Result hoccl_board_join(uint64_t number, struct hoccl_board **board);
+bool hoccl_board_leave(struct hoccl_board *board, bool ready, bool *registered);
 
 /* The owner says how it is; the first FAILED text stays. */
 void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text);

@@ -7,7 +7,7 @@
  * queueing on the ends of chunks: a flow's next chunk is due at (bytes given + chunk) / weight, and the chunk due first
  * goes next, lower ids first among equals. With weight = bytes every flow's last chunk is due at 1: in the last round
  * each flow has one chunk, whatever the sizes. A flow that joins later starts at the queue's present virtual time, so
- * it neither catches up nor waits. Times are fixed-point, bytes × 2^40 / weight, in 128 bits while they are computed.
+ * it neither catches up nor waits. Times are fixed-point, bytes × 2^64 / weight in 128 bits, which 2^63 bytes of weight 1 just fit.
  */
 #include "sched/chunks.h"
 
@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-#define VIRTUAL_SHIFT 40
+#define VIRTUAL_SHIFT 64
 
 int hoccl_chunks_init(struct hoccl_chunks *q, uint64_t chunk_bytes)
 {
@@ -30,17 +30,11 @@ void hoccl_chunks_fini(struct hoccl_chunks *q)
 }
 
 /* The virtual time that the flow's next chunk takes. */
-static uint64_t virtual_length(const struct hoccl_chunks *q, const struct hoccl_chunk_flow *f)
+static unsigned __int128 virtual_length(const struct hoccl_chunks *q, const struct hoccl_chunk_flow *f)
 {
 	uint64_t left = f->bytes - f->given, bytes = left < q->chunk_bytes ? left : q->chunk_bytes;
-	unsigned __int128 length = ((unsigned __int128)bytes << VIRTUAL_SHIFT) / f->weight;
 
-	return length > UINT64_MAX / 2 ? UINT64_MAX / 2 : (uint64_t)length;
-}
-
-static uint64_t add_time(uint64_t a, uint64_t b)
-{
-	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+	return ((unsigned __int128)bytes << VIRTUAL_SHIFT) / f->weight;
 }
 
 int hoccl_chunks_add(struct hoccl_chunks *q, uint64_t id, uint64_t bytes, uint64_t weight)
@@ -61,7 +55,7 @@ int hoccl_chunks_add(struct hoccl_chunks *q, uint64_t id, uint64_t bytes, uint64
 	struct hoccl_chunk_flow *f = &q->flow[q->flows++];
 
 	*f = (struct hoccl_chunk_flow){.bytes = bytes, .weight = weight ? weight : 1, .id = id};
-	f->passed = add_time(q->clock, virtual_length(q, f));
+	f->due = q->clock + virtual_length(q, f);
 	return 0;
 }
 
@@ -72,7 +66,7 @@ static struct hoccl_chunk_flow *first_due(const struct hoccl_chunks *q, bool (*r
 	for (int i = 0; i < q->flows; i++) {
 		struct hoccl_chunk_flow *f = &q->flow[i];
 
-		if (best && (f->passed > best->passed || (f->passed == best->passed && f->id >= best->id)))
+		if (best && (f->due > best->due || (f->due == best->due && f->id >= best->id)))
 			continue;
 		if (!ready || ready(context, f->id))
 			best = f;
@@ -88,7 +82,7 @@ bool hoccl_chunks_next(struct hoccl_chunks *q, struct hoccl_chunk *chunk, bool (
 	if (!f)
 		return false;
 	uint64_t left = f->bytes - f->given, bytes = left < q->chunk_bytes ? left : q->chunk_bytes;
-	uint64_t began = f->passed - virtual_length(q, f);
+	unsigned __int128 began = f->due - virtual_length(q, f);
 
 	*chunk = (struct hoccl_chunk){f->id, f->given, bytes, bytes == left};
 	q->clock = began > q->clock ? began : q->clock;
@@ -96,7 +90,7 @@ bool hoccl_chunks_next(struct hoccl_chunks *q, struct hoccl_chunk *chunk, bool (
 	if (f->given == f->bytes)
 		*f = q->flow[--q->flows];
 	else
-		f->passed = add_time(f->passed, virtual_length(q, f));
+		f->due += virtual_length(q, f);
 	return true;
 }
 

@@ -15,7 +15,7 @@
 struct hoccl_chunk_flow {
 	uint64_t bytes;		/* all of it */
 	uint64_t given;		/* bytes handed out so far */
-	uint64_t passed;	/* virtual time at which its next chunk is due, scaled (chunks.c) */
+	unsigned __int128 due;	/* virtual time at which its next chunk is, scaled (chunks.c) */
 	uint64_t weight;
 	uint64_t id;		/* the owner's */
 };
@@ -25,7 +25,7 @@ struct hoccl_chunks {
 	struct hoccl_chunk_flow *flow;
 	int flows, room;
 	uint64_t chunk_bytes;
-	uint64_t clock;		/* virtual time: what the last chunk handed out was due at */
+	unsigned __int128 clock;	/* virtual time at which the last chunk handed out began */
 };
 
 /* One chunk of a flow. */

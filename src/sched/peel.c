@@ -8,8 +8,8 @@
  * needed are filled with what they have. When there is no such matching, θ is lowered by a quarter. Birkhoff and von
  * Neumann: for θ small enough there always is one. The matching is kept from stage to stage.
  *
- * Each stage costs a start-up, and the stages get shorter. Whenever θ falls the cost of finishing with whole entries
- * (tail.c) is computed; the best such point is where peeling stops.
+ * Each stage costs a start-up, and the stages get shorter. Whenever θ has halved the cost of finishing with whole
+ * entries (tail.c) is computed; the best such point is where peeling stops.
  */
 #include "sched/peel.h"
 
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TAIL_BEGINS 64	/* the tail is tried once θ is below this many start-ups' worth of bytes */
+#define TAIL_BEGINS 32	/* the tail is tried once θ is below this many start-ups' worth of bytes */
 
 struct peeler {
 	const struct hoccl_demand *demand;
@@ -191,12 +191,29 @@ static int take_stage(struct peeler *p, uint64_t length)
 	return 0;
 }
 
+/* The least that the rest can cost: its longest line, and a start-up for each entry of the fullest row. */
+static uint64_t rest_at_least(const struct peeler *p, bool tail)
+{
+	int words = p->matching.words, most = 1;
+
+	for (int u = 0; u < p->gpus && tail; u++) {
+		int entries = 0;
+
+		for (int w = 0; w < words; w++)
+			entries += __builtin_popcountll(p->alive[(size_t)u * (size_t)words + (size_t)w]);
+		most = entries > most ? entries : most;
+	}
+	return p->longest ? hoccl_rate_time(p->demand->rate, p->longest) + (uint64_t)most * p->demand->start_ns : 0;
+}
+
 /* What would it cost to end here? Remembers the residual if that is the best so far. */
 static int try_end(struct peeler *p)
 {
 	size_t bytes = (size_t)p->gpus * (size_t)p->gpus * sizeof(uint64_t);
 	uint64_t ns;
 
+	if (p->spent_ns + rest_at_least(p, true) >= p->best_ns)
+		return 0;
 	memcpy(p->scratch, p->r, bytes);
 	if (hoccl_tail_run(NULL, p->scratch, p->demand, &ns))
 		return HOCCL_PLAN_MEMORY;
@@ -212,11 +229,11 @@ static int try_end(struct peeler *p)
 static int peel_on(struct peeler *p)
 {
 	uint64_t start = hoccl_rate_bytes(p->demand->rate, p->demand->start_ns);
-	uint64_t floor = start / 4 + 1;
+	uint64_t floor = start / 4 + 1, next_try = TAIL_BEGINS * start;
 
 	find_longest(p);
 	build_edges(p);
-	while (p->longest && p->theta >= floor) {
+	while (p->longest && p->theta >= floor && p->spent_ns + rest_at_least(p, false) < p->best_ns) {
 		mark_needed(p);
 		if (hoccl_matching_cover(&p->matching)) {
 			uint64_t length = stage_length(p);
@@ -228,8 +245,11 @@ static int peel_on(struct peeler *p)
 			find_longest(p);
 			continue;
 		}
-		if (p->theta <= TAIL_BEGINS * start && try_end(p))
-			return HOCCL_PLAN_MEMORY;
+		if (p->theta <= next_try) {
+			if (try_end(p))
+				return HOCCL_PLAN_MEMORY;
+			next_try = p->theta / 2;
+		}
 		p->theta -= p->theta / 4 + 1;
 		build_edges(p);
 	}

@@ -3,7 +3,6 @@
 #define HOCCL_SCHED_PLAN_H
 
 #include "sched/fill.h"
-#include "sched/peel.h"
 
 /* Which schedule a plan holds; AUTO asks for what production would use. */
 enum hoccl_plan_method {

@@ -14,7 +14,7 @@
 #define SCRATCH TABLE_BYTES
 #define GATE_BYTES 64
 
-static int channels_of_driver(void)
+int hoccl_gate_channels(void)
 {
     const char *v = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int n = v ? atoi(v) : 8;
@@ -45,7 +45,7 @@ static HOCCL_Result fill(struct hoccl_gate *gate)
 
 HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, struct hoccl_flag_pool *flags)
 {
-    struct hoccl_gate g = {.channels = channels_of_driver(), .choice = hoccl_settings.gate};
+    struct hoccl_gate g = {.channels = hoccl_gate_channels(), .choice = hoccl_settings.gate};
     HOCCL_Result r = hoccl_device_memory_open(device, device->ordinal, TABLE_BYTES + GATE_BYTES, &g.memory);
     if (r)
         return r;

@@ -21,6 +21,9 @@ struct hoccl_gate {
     enum hoccl_gate_choice choice;
 };
 
+/* Hardware channels of a class: CUDA_DEVICE_MAX_CONNECTIONS as the driver reads it. */
+int hoccl_gate_channels(void);
+
 /* The context must be current. */
 HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, struct hoccl_flag_pool *flags);
 void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);

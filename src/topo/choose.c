@@ -43,13 +43,21 @@ static const struct hoccl_topo_path *to_nic(const struct hoccl_topo *topo, int g
     return hoccl_topo_path(topo, gpu, topo->gpus + nic);
 }
 
-/* Is `nic` as near to the GPU as any usable one? */
+/* Is NIC `a` the better one for the GPU? One made in software (Soft-RoCE) is of use only where there is no other. */
+static bool better(const struct hoccl_topo *topo, int gpu, int a, int b)
+{
+    if (topo->nic[a].on_pci != topo->nic[b].on_pci)
+        return topo->nic[a].on_pci;
+    return hoccl_topo_nearer(to_nic(topo, gpu, a), to_nic(topo, gpu, b)) < 0;
+}
+
+/* Is no usable NIC better? */
 static bool candidate(const struct hoccl_topo *topo, int gpu, int nic, const bool *usable)
 {
     if (usable && !usable[nic])
         return false;
     for (int other = 0; other < topo->nics; other++)
-        if ((!usable || usable[other]) && hoccl_topo_nearer(to_nic(topo, gpu, other), to_nic(topo, gpu, nic)) < 0)
+        if ((!usable || usable[other]) && better(topo, gpu, other, nic))
             return false;
     return true;
 }

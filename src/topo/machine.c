@@ -9,7 +9,8 @@
  * below one switch, with a common host bridge below one root. (hwloc's own common ancestor compares depths, which are
  * special values for I/O objects.)
  *
- * Ranks of a node may be confined to different cores, and still must see the same machine: disallowed parts are kept. */
+ * Ranks of a node may be confined to different cores, and still must see the same machine: disallowed parts are kept.
+ */
 #include "topo/machine.h"
 
 #include "base/error.h"
@@ -25,7 +26,8 @@
 #define CLASS_DISPLAY_3D 0x0302
 #define PORT_ACTIVE 4 /* IBV_PORT_ACTIVE */
 
-/* ---- loading ------------------------------------------------------------------------------------------------------ */
+/* ---- loading ------------------------------------------------------------------------------------------------------
+ */
 
 /* The version that an XML file claims: 1 where none is written, 0 if it is no topology. */
 static int xml_version(const char *file)
@@ -54,11 +56,11 @@ static HOCCL_Result unreadable(const char *file)
                       version ? "it is damaged" : "it is no XML file of hwloc");
 }
 
-/* hwloc's plugins that would start CUDA, OpenCL or an X server's client are kept out; where one is not installed that
- * is an error of no interest. */
+/* Keep out hwloc's plugins that would start CUDA, OpenCL or an X client, and that for PCI: without it hwloc reads PCI
+ * devices from sysfs itself, which does not leak. Refusing one that is not installed is an error of no interest. */
 static void keep_quiet(hwloc_topology_t t)
 {
-    static const char *const plugins[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"};
+    static const char *const plugins[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl", "pci"};
     for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
         hwloc_topology_set_components(t, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugins[i]);
 }
@@ -102,7 +104,8 @@ static HOCCL_Result load(const char *file, hwloc_topology_t *out)
     return r;
 }
 
-/* ---- finding devices ------------------------------------------------------------------------------------------------- */
+/* ---- finding devices
+ * ------------------------------------------------------------------------------------------------- */
 
 static struct hoccl_pci pci_of(hwloc_obj_t o)
 {
@@ -181,7 +184,8 @@ static void count_ports(hwloc_obj_t o, struct hoccl_topo_nic *nic)
 {
     const char *state;
     char key[32];
-    for (int port = 1; snprintf(key, sizeof key, "Port%dState", port), (state = hwloc_obj_get_info_by_name(o, key)); port++) {
+    for (int port = 1; snprintf(key, sizeof key, "Port%dState", port), (state = hwloc_obj_get_info_by_name(o, key));
+         port++) {
         nic->ports = port;
         nic->active += atoi(state) == PORT_ACTIVE;
     }
@@ -200,7 +204,8 @@ static void describe_nic(hwloc_topology_t t, hwloc_obj_t o, struct hoccl_topo_ni
     count_ports(o, nic);
 }
 
-/* ---- the ways between them ------------------------------------------------------------------------------------------- */
+/* ---- the ways between them
+ * ------------------------------------------------------------------------------------------- */
 
 static bool is_below(hwloc_obj_t o, hwloc_obj_t bridge)
 {
@@ -265,7 +270,8 @@ static HOCCL_Result measure(hwloc_topology_t t, struct hoccl_topo *topo, hwloc_o
     return HOCCL_SUCCESS;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------- */
+/* ---- all of it
+ * ------------------------------------------------------------------------------------------------------- */
 
 static HOCCL_Result list_nics(hwloc_topology_t t, struct hoccl_topo *topo, int n, hwloc_obj_t *object)
 {

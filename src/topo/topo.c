@@ -50,10 +50,11 @@ static void tell(const struct hoccl_topo *topo)
 {
     static uint32_t told;
     if (topo->flat && hoccl_take(&told, 0, 1))
-        hoccl_log(HOCCL_LOG_INFO,
-                  "locality unknown: the PCI tree of %s tells no difference between %d GPUs and %d NICs, so NICs are spread "
-                  "over ranks (HOCCL_TOPO_FILE can name a better topology)",
-                  topo->machine, topo->gpus, topo->nics);
+        hoccl_log(
+            HOCCL_LOG_INFO,
+            "locality unknown: the PCI tree of %s tells no difference between %d GPUs and %d NICs, so NICs are spread "
+            "over ranks (HOCCL_TOPO_FILE can name a better topology)",
+            topo->machine, topo->gpus, topo->nics);
 }
 
 HOCCL_Result hoccl_topo_open(const char *file, const struct hoccl_pci *gpus, int n, struct hoccl_topo **topo)

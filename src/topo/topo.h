@@ -42,9 +42,9 @@ struct hoccl_topo {
     int gpus, nics;
     struct hoccl_topo_gpu *gpu;
     struct hoccl_topo_nic *nic;
-    int others;         /* GPUs of the machine that are not among the above */
-    bool flat;          /* nothing tells one device's place from another's, as in most virtual machines */
-    char machine[96];   /* whose topology this is: a host name, or the file */
+    int others;                   /* GPUs of the machine that are not among the above */
+    bool flat;                    /* nothing tells one device's place from another's, as in most virtual machines */
+    char machine[96];             /* whose topology this is: a host name, or the file */
     struct hoccl_topo_path *path; /* [(gpus + nics)²], GPUs first */
 };
 

@@ -9,6 +9,9 @@ make -s -C "$top_builddir" install DESTDIR="$work/root" >"$work/output" 2>&1 </d
     complain "make install"
     finish
 }
+for page in man3/HOCCL_Send.3 man7/hoccl.7; do
+    find "$work/root" -path "*/$page" | grep -q . || complain "$page is not installed"
+done
 pc=$(find "$work/root" -name hoccl.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 LD_LIBRARY_PATH=$(pkg-config --define-prefix --variable=libdir hoccl)

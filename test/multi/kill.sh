@@ -14,10 +14,10 @@ kill_one() {
     timeout -k 10 $((limit + 5)) mpirun "$@" -np 4 "$examples/hello" --size 8M --rounds 1000000 >"$work/output" 2>&1 </dev/null &
     runner=$!
     for ((i = 0; i < 200; i++)); do
-        victim=$(processes | awk '$2 == "hello" { print $1 }' | sort -n | tail -n 1)
         [ "$(processes | grep -c hello)" = 4 ] && break
         sleep 0.1
     done
+    victim=$(processes | awk '$2 == "hello" { print $1 }' | sort -n | tail -n 1)
     sleep 2 # past the first rounds
     sockets >"$work/sockets"
     echo "    before: $(processes | wc -l) processes, $(wc -l <"$work/sockets") named sockets"

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An exchange among ranks of a node over the sockets that they hold open to one another (boot/node.h). Nothing else is
+ * sent there, so running operations are not disturbed. */
+#ifndef HOCCL_BOOT_GATHER_H
+#define HOCCL_BOOT_GATHER_H
+
+#include "boot/boot.h"
+#include "boot/node.h"
+
+/* One exchange. Its ranks agree on (call, step); both only grow, so what a failed one has left behind is recognised. */
+struct hoccl_gather {
+    const char *name; /* of the call, for texts */
+    const struct hoccl_link *links;
+    const int *ranks; /* who takes part: `count` ranks, places in links; this one is ranks[me] */
+    int count, me;
+    uint32_t call, step;
+    uint64_t timeout;
+    HOCCL_Result (*check)(void *arg); /* may the waiting go on? NULL: nothing can end it but time */
+    void *arg;
+};
+
+/* Collective: `all` receives count × bytes (at most HOCCL_BLOB_MAX each) in the order of `ranks`. BOOTSTRAP if a rank is
+ * gone, has given this call up, or did not come in time, naming it; the others are told. */
+HOCCL_Result hoccl_gather(const struct hoccl_gather *g, const void *mine, size_t bytes, void *all);
+
+/* This rank cannot take part in the call: make the others fail with the calling thread's error text. */
+void hoccl_gather_refuse(const struct hoccl_gather *g);
+
+#endif

@@ -1,0 +1,114 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# hoccl-plan with good and bad input: right exit status, an error that names file and line, never a crash.
+set -u
+tool=${HOCCL_PLAN:-./hoccl-plan}
+work=$(mktemp -d) || exit 99
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+complain() {
+	echo "FAIL: $*" >&2
+	failed=1
+}
+
+good() {
+	"$tool" "$@" >"$work/out" 2>"$work/err" || complain "$* ended with $?: $(cat "$work/err")"
+}
+
+# bad STATUS TEXT ARGUMENTS...: must end with STATUS and say TEXT.
+bad() {
+	status=$1 text=$2
+	shift 2
+	"$tool" "$@" >"$work/out" 2>"$work/err"
+	got=$?
+	[ $got -eq "$status" ] || complain "$*: status $got, not $status: $(cat "$work/err")"
+	grep -q -- "$text" "$work/err" || complain "$*: \"$(cat "$work/err")\" does not say \"$text\""
+}
+
+file() {
+	cat >"$work/$1"
+}
+
+good --help
+grep -q Usage "$work/out" || complain "--help prints no usage"
+for pattern in uniform random zipf sparse block hotrow hotcol permutation stochastic pair; do
+	good 2x4 $pattern,line=64MiB --simulate
+	good 3x3 $pattern,line=1MiB,seed=3,zero=2 --simulate --no-overlap --pairs none
+	good 16x4 $pattern --json --no-relay
+done
+good 1x1 uniform --simulate
+good 1024x1 permutation --method list
+good 2x8 uniform,line=1GiB --method rotation --svg "$work/plan.svg"
+grep -q '</svg>' "$work/plan.svg" || complain "the drawing is not complete"
+good 2x2 pair --sweep
+[ "$(wc -l <"$work/out")" -eq 11 ] || complain "--sweep does not print ten sizes"
+
+file topo <<'EOF'
+# two nodes
+node 0-2 6
+node 3 4 5
+pair 0 6
+host 1
+outside 2
+EOF
+file matrix.csv <<'EOF'
+0,1Mi,2Mi,3Mi,4M,5k,6
+1,0,1,1,1,1,1
+1 1 0 1 1 1 1
+1;1;1;0;1;1;1
+
+1,1,1,1,0,1,1   # a comment
+1,1,1,1,1,0,1
+1,1,1,1,1,1,0
+EOF
+sed -i 's/5k/5K/' "$work/matrix.csv"
+good "$work/topo" "$work/matrix.csv" --simulate
+good "$work/topo" zipf --nodes 3
+
+bad 1 'none.csv: No such file' 2x2 "$work/none.csv"
+bad 1 'topo.none: No such file' "$work/topo.none" uniform
+bad 1 'matrix.csv:1: more than 4 entries' 2x2 "$work/matrix.csv"
+bad 1 'matrix.csv:1: 7 entries, the topology has 8' 2x4 "$work/matrix.csv"
+bad 1 'between 1 and 1024' 0x4 uniform
+bad 1 'between 1 and 1024' 4096x4096 uniform
+bad 1 'between 1 and 1024' 99999999x99999999 uniform
+printf '1,2\n3,x\n' | file a; bad 1 'a:2: entry 1, "x"' 1x2 "$work/a"
+printf '1,2\n3,-4\n' | file a; bad 1 'a:2: entry 1, "-4"' 1x2 "$work/a"
+printf '1,2\n' | file a; bad 1 'a:1: the file ends after 1 rows' 1x2 "$work/a"
+printf '1,2\n3,4\n5,6\n' | file a; bad 1 'a:3: more than 2 rows' 1x2 "$work/a"
+printf '1,9223372036854775807\n3,4\n' | file a; bad 1 'a:1: C\[0,1\]' 1x2 "$work/a"
+printf '1,2\n3,9223372036854775806\n' | file a; bad 1 'a:2: C\[1,1\]' 1x2 "$work/a"
+printf '1,99999999999999999999\n3,4\n' | file a; bad 1 'a:1: entry 1' 1x2 "$work/a"
+printf '1,20000000Ti\n3,4\n' | file a; bad 1 'a:1: entry 1' 1x2 "$work/a"
+printf '\000\001\377,\n' | file a; bad 1 'a:' 1x2 "$work/a"
+: | file a; bad 1 'the file ends after 0 rows' 1x2 "$work/a"
+bad 1 'directory' 1x2 "$work"
+bad 1 'directory' "$work" uniform
+printf 'node 0 1\nnode 1 2\n' | file a; bad 1 'a:2: GPU 1 is already in the node of line 1' "$work/a" uniform
+printf 'node 0 1\npair 0 9\n' | file a; bad 1 'a:2: GPU 9 is in no node' "$work/a" uniform
+printf 'node 0 1\npair 0 1\npair 1 0\n' | file a; bad 1 'a:3: GPU 1 already has' "$work/a" uniform
+printf 'node 0 1\nnode 2\npair 0 2\n' | file a; bad 1 'a:3: GPUs 0 and 2 are in different' "$work/a" uniform
+printf 'node 0 2\n' | file a; bad 1 'GPU 1 is missing' "$work/a" uniform
+printf 'node 0-\n' | file a; bad 1 'a:1: "0-" is not a GPU number' "$work/a" uniform
+printf 'node 5000\n' | file a; bad 1 'a:1: "5000" is not a GPU number' "$work/a" uniform
+printf 'node 0\npair 0\n' | file a; bad 1 'a:2: pair takes two' "$work/a" uniform
+printf 'node 0\npair 0 0\n' | file a; bad 1 'a:2: GPU 0 cannot be its own' "$work/a" uniform
+printf 'cluster 0\n' | file a; bad 1 'a:1: "cluster" is not' "$work/a" uniform
+: | file a; bad 1 'there is no node' "$work/a" uniform
+printf '<?xml version="1.0"?><nonsense' | file a; bad 1 'not a topology that hwloc can read' "$work/a" uniform
+printf 'node 0-511\n' | file a; bad 1 'between 1 and 1024' "$work/a" uniform --nodes 3
+bad 1 'percent=200' 2x2 sparse,percent=200
+bad 1 'seed has no value' 2x2 zipf,seed
+bad 1 'skew=fast' 2x2 zipf,skew=fast
+bad 1 'line=0' 2x2 zipf,line=0
+bad 1 'a rotation needs a uniform' 2x2 zipf --method rotation
+bad 1 'draws at most 64' 9x8 uniform --svg "$work/x.svg"
+bad 1 'No such file' 2x2 uniform --svg "$work/none/x.svg"
+bad 1 'needs a pattern' "$work/topo" "$work/matrix.csv" --sweep
+bad 2 'are needed' 2x2
+bad 2 '"abacus" is not understood' 2x2 uniform -m abacus
+bad 2 '"0" is not understood' 2x2 uniform --nodes 0
+bad 2 'is not understood' 2x2 uniform --rate nvlink=slow
+bad 2 'hoccl-plan' 2x2 uniform --nonsense
+exit $failed
