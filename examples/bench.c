@@ -17,6 +17,7 @@ static const char usage[] =
     "  -n, --iters N          timed operations of each size (20)\n"
     "  -w, --warmup_iters N   operations before the timed ones (1)\n"
     "  -c, --check N          checked operations of each size (1), 0 for none\n"
+    "  -g, --ngpus N          N ranks as threads of one process, without mpirun\n"
     "  -J, --json FILE        write the table as JSON too\n"
     "      --raw              also time plain copies of what a rank moves, from rank 0's GPU to another\n"
     "      --launch           also time how long the calling thread takes to enqueue one operation\n";
@@ -47,6 +48,9 @@ static bool option_take(struct options *options, int letter, const char *value)
     case 'c':
         options->checks = atoi(value);
         return true;
+    case 'g':
+        options->threads = atoi(value);
+        return true;
     case 'J':
         options->json = value;
         return true;
@@ -73,21 +77,21 @@ static struct options options_parse(const struct bench_program *program, int arg
     static const struct option common[] = {
         {"minbytes", 1, NULL, 'b'},  {"maxbytes", 1, NULL, 'e'}, {"stepfactor", 1, NULL, 'f'},
         {"stepbytes", 1, NULL, 'i'}, {"iters", 1, NULL, 'n'},    {"warmup_iters", 1, NULL, 'w'},
-        {"check", 1, NULL, 'c'},     {"json", 1, NULL, 'J'},     {"raw", 0, NULL, 'r'},
-        {"launch", 0, NULL, 'l'},    {"help", 0, NULL, 'h'}};
+        {"check", 1, NULL, 'c'},     {"ngpus", 1, NULL, 'g'},    {"json", 1, NULL, 'J'},
+        {"raw", 0, NULL, 'r'},       {"launch", 0, NULL, 'l'},   {"help", 0, NULL, 'h'}};
     enum { COMMON = sizeof common / sizeof *common, MOST = COMMON + 8 };
-    struct options options = {32 << 20, 32 << 20, 1 << 20, 0, 20, 1, 1, NULL, false, false};
+    struct options options = {32 << 20, 32 << 20, 1 << 20, 0, 20, 1, 1, 0, NULL, false, false};
     struct option names[MOST + 1] = {{NULL, 0, NULL, 0}};
     int letter;
 
     memcpy(names, common, sizeof common);
     for (int i = 0; program->names && program->names[i].name && i < MOST - COMMON; i++)
         names[COMMON + i] = program->names[i];
-    while ((letter = getopt_long(argc, argv, "b:e:f:i:n:w:c:J:h", names, NULL)) != -1)
+    while ((letter = getopt_long(argc, argv, "b:e:f:i:n:w:c:g:J:h", names, NULL)) != -1)
         if (!option_take(&options, letter, optarg) && !(program->take && program->take(letter, optarg)))
             print_usage(program, letter == 'h');
-    if (options.iterations < 1 || options.warmup < 0 || options.checks < 0 || options.step_factor == 1 ||
-        (!options.step_factor && !options.step_bytes) || optind < argc)
+    if (options.threads < 0 || options.iterations < 1 || options.warmup < 0 || options.checks < 0 ||
+        options.step_factor == 1 || (!options.step_factor && !options.step_bytes) || optind < argc)
         print_usage(program, false);
     return options;
 }
@@ -342,11 +346,11 @@ static size_t *sizes_new(const struct bench *bench)
     return sizes;
 }
 
+/* With its job open. */
 static void bench_open(struct bench *bench)
 {
     struct layout *layout = &bench->layout;
 
-    job_open(&bench->job);
     *layout = (struct layout){.send_at = sizes_new(bench),
                               .send = sizes_new(bench),
                               .receive_at = sizes_new(bench),
@@ -379,7 +383,6 @@ static void bench_close(struct bench *bench)
     free(bench->layout.send);
     free(bench->layout.receive_at);
     free(bench->layout.receive);
-    job_close();
 }
 
 /* ---- All of it ---- */
@@ -400,24 +403,24 @@ static struct row run_size(struct bench *bench, size_t bytes, const struct peer 
     return row;
 }
 
-int bench_main(const struct bench_program *program, int argc, char **argv)
+/* One rank, from its open job on. */
+static bool run(struct bench *bench)
 {
-    struct bench bench = {.program = program, .options = options_parse(program, argc, argv)};
-    const struct options *options = &bench.options;
+    const struct options *options = &bench->options;
     struct table *table = NULL;
     struct peer peer = {0};
     size_t wrong = 0;
     long sm_work;
 
-    bench_open(&bench);
-    if (options->raw && bench.job.rank == 0)
-        peer_open(&peer, &bench.job, bench.out_bytes);
-    if (bench.job.rank == 0)
-        table = table_open(&bench);
+    bench_open(bench);
+    if (options->raw && bench->job.rank == 0)
+        peer_open(&peer, &bench->job, bench->out_bytes);
+    if (bench->job.rank == 0)
+        table = table_open(bench);
     sm_work = job_sm_work();
     for (size_t bytes = options->first; bytes <= options->last;
          bytes = options->step_factor ? bytes * options->step_factor : bytes + options->step_bytes) {
-        struct row row = run_size(&bench, bytes, &peer);
+        struct row row = run_size(bench, bytes, &peer);
         wrong += row.out_of_place.wrong + row.in_place.wrong;
         if (table)
             table_row(table, &row);
@@ -427,8 +430,68 @@ int bench_main(const struct bench_program *program, int argc, char **argv)
     sm_work = sm_work < 0 ? -1 : job_sm_work() - sm_work;
     if (table)
         table_close(table, wrong != 0, sm_work);
-    if (options->raw && bench.job.rank == 0)
+    if (bench->settled)
+        pthread_barrier_wait(bench->settled); /* cuMemFree waits for every parked stream of the process */
+    if (options->raw && bench->job.rank == 0)
         peer_close(&peer);
-    bench_close(&bench);
-    return wrong || sm_work > 0;
+    bench_close(bench);
+    return !wrong && sm_work <= 0;
+}
+
+struct thread {
+    pthread_t thread;
+    struct bench bench;
+    HOCCL_UniqueId id;
+    int rank;
+    bool good;
+};
+
+static void *run_thread(void *argument)
+{
+    struct thread *thread = argument;
+    struct bench *bench = &thread->bench;
+
+    job_open_thread(&bench->job, thread->id, thread->rank, bench->options.threads);
+    thread->good = run(bench);
+    job_close_thread(&bench->job);
+    return NULL;
+}
+
+static bool run_threads(const struct bench_program *program, const struct options *options)
+{
+    struct thread *threads = calloc((size_t)options->threads, sizeof *threads);
+    pthread_barrier_t settled;
+    bool good = true;
+    HOCCL_UniqueId id;
+
+    if (!threads)
+        fail("no memory for %d threads", options->threads);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    check_hoccl(HOCCL_GetUniqueId(&id), "HOCCL_GetUniqueId");
+    pthread_barrier_init(&settled, NULL, (unsigned)options->threads);
+    for (int rank = 0; rank < options->threads; rank++) {
+        threads[rank] = (struct thread){
+            .bench = {.program = program, .options = *options, .settled = &settled}, .id = id, .rank = rank};
+        if (pthread_create(&threads[rank].thread, NULL, run_thread, &threads[rank]))
+            fail("a thread for rank %d could not be started", rank);
+    }
+    for (int rank = 0; rank < options->threads; rank++) {
+        pthread_join(threads[rank].thread, NULL);
+        good &= threads[rank].good;
+    }
+    free(threads);
+    return good;
+}
+
+int bench_main(const struct bench_program *program, int argc, char **argv)
+{
+    struct bench bench = {.program = program, .options = options_parse(program, argc, argv)};
+    bool good;
+
+    if (bench.options.threads)
+        return !run_threads(program, &bench.options);
+    job_open(&bench.job);
+    good = run(&bench);
+    job_close();
+    return !good;
 }

@@ -11,6 +11,7 @@
 #include "common.h"
 
 #include <getopt.h>
+#include <pthread.h>
 
 /* What one rank sends and receives in one operation: for each rank, where and how many bytes. */
 struct layout {
@@ -22,7 +23,7 @@ struct layout {
 
 struct options {
     size_t first, last, step_bytes, step_factor;
-    int iterations, warmup, checks;
+    int iterations, warmup, checks, threads;
     const char *json;
     bool raw, launch;
 };
@@ -39,6 +40,7 @@ struct bench {
     unsigned messages;   /* checked so far: the number of the next one */
     double *launches;    /* seconds of each timed enqueue */
     struct layout layout;
+    pthread_barrier_t *settled; /* where ranks are threads; else NULL */
 };
 
 struct bench_program {

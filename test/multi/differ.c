@@ -7,7 +7,7 @@
 
 enum { ROOM = 1 << 16, GUARD = 0xa5 };
 
-#define WORLD HOCCL_COMM_WORLD
+#define WORLD comm
 #define REFUSED(call) need((call) == HOCCL_ERR_ARGUMENT, #call " is refused", __LINE__)
 
 static char *out, *in; /* device memory, ROOM bytes each */
