@@ -25,11 +25,15 @@ static HOCCL_Comm handle_of(unsigned place)
     return (HOCCL_Comm)(uintptr_t)(places[place].generation << PLACE_BITS | (place + 1));
 }
 
+static enum { NOT_YET, FINALISED, ABORTED } world_gone; /* why there is no world */
+
 static HOCCL_Result unknown(HOCCL_Comm handle)
 {
-    if (handle == HOCCL_COMM_WORLD)
-        return hoccl_fail(HOCCL_ERR_USAGE,
-                          "HOCCL_COMM_WORLD does not exist: HOCCL_Init has not been called, or it has been finalised or aborted");
+    static const char *const why[] = {"HOCCL_Init has not been called", "HOCCL has been finalised", "it has been aborted"};
+    if (handle == HOCCL_COMM_WORLD) {
+        unsigned gone = (unsigned)hoccl_peek(&world_gone);
+        return hoccl_fail(gone == ABORTED ? HOCCL_ERR_ARGUMENT : HOCCL_ERR_USAGE, "HOCCL_COMM_WORLD does not exist: %s", why[gone]);
+    }
     return hoccl_fail(HOCCL_ERR_ARGUMENT, "communicator %p does not exist: it was never made, or has been destroyed or aborted",
                       (void *)handle);
 }
@@ -104,10 +108,12 @@ void hoccl_handle_leave(HOCCL_Comm handle, struct hoccl_comm *comm)
 }
 
 /* Take the communicator out of the table; its place stays taken while somebody is inside. */
-static struct place *retire(HOCCL_Comm handle)
+static struct place *retire(HOCCL_Comm handle, bool aborted)
 {
     pthread_mutex_lock(&lock);
     struct place *p = find(handle);
+    if (p == &places[0])
+        hoccl_poke(&world_gone, aborted ? ABORTED : FINALISED);
     if (p) {
         p->retired = p->comm;
         p->comm = NULL;
@@ -130,7 +136,7 @@ HOCCL_Result hoccl_handle_retire(HOCCL_Comm handle, uint64_t timeout, void (*sto
                                  struct hoccl_comm **comm)
 {
     uint64_t begun = hoccl_now();
-    struct place *p = retire(handle);
+    struct place *p = retire(handle, stop != NULL);
     if (!p)
         return unknown(handle);
     *comm = p->retired;

@@ -300,7 +300,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         return HOCCL_ERR_MEMORY;
     }
     for (int p = 0; p < c->size; p++)
-        c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1};
+        c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1, .parcels = -1};
     *comm = c;
     return HOCCL_SUCCESS;
 }

@@ -31,8 +31,8 @@ static void give_up(void)
     check_hoccl(HOCCL_CommAbort(HOCCL_COMM_WORLD), "HOCCL_CommAbort");
     if (now() - begun > ABORT_LIMIT)
         fail("HOCCL_CommAbort took %.2f s", now() - begun);
-    kit_expect(kit_send(0, 0, 0, NULL), HOCCL_ERR_USAGE, "aborted", "a send after the abort");
-    kit_expect(HOCCL_CommAbort(HOCCL_COMM_WORLD), HOCCL_ERR_USAGE, "aborted", "a second abort");
+    kit_expect(kit_send(0, 0, 0, NULL), HOCCL_ERR_ARGUMENT, "aborted", "a send after the abort");
+    kit_expect(HOCCL_CommAbort(HOCCL_COMM_WORLD), HOCCL_ERR_ARGUMENT, "aborted", "a second abort");
 }
 
 /* Wait until the communicator has an error, at most `seconds`: its result, its text becomes the thread's. */
@@ -228,7 +228,7 @@ static void case_abort(void)
     abort_by_thread();
     for (int i = 0; i < 6; i++)
         check_cuda(cuStreamSynchronize(s[i]), "a stream after the abort");
-    kit_expect(kit_send(p, 1, peer, s[5]), HOCCL_ERR_USAGE, "aborted", "a send after the abort");
+    kit_expect(kit_send(p, 1, peer, s[5]), HOCCL_ERR_ARGUMENT, "aborted", "a send after the abort");
 }
 
 static void case_alone(void)
@@ -305,7 +305,7 @@ static void case_full(void)
     abort_by_thread();
     kit_tell("aborted");
     pthread_join(t, NULL);
-    if (last != HOCCL_ERR_USAGE && last != HOCCL_ERR_ARGUMENT)
+    if (last != HOCCL_ERR_ARGUMENT)
         fail("the blocked thread's last call returned \"%s\": %s", HOCCL_GetErrorString(last), last_text);
     check_cuda(cuStreamSynchronize(s), "the full stream after the abort");
     printf("failures: blocked after %u operations, set free by the abort, then: %s\n", n, last_text);
