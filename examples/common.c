@@ -12,7 +12,7 @@
 
 enum { PIECE = 4 << 20 };
 
-static int my_rank = -1;
+static __thread int my_rank = -1;
 
 void fail(const char *format, ...)
 {
@@ -45,16 +45,43 @@ void check_cuda(CUresult result, const char *what)
     fail("%s: %s (%d)", what, text ? text : "unknown error", result);
 }
 
+/* Who this rank is and what it runs on. */
+static void job_look(struct job *job)
+{
+    check_hoccl(HOCCL_CommRank(job->comm, &job->rank), "HOCCL_CommRank");
+    my_rank = job->rank;
+    check_hoccl(HOCCL_CommSize(job->comm, &job->size), "HOCCL_CommSize");
+    check_hoccl(HOCCL_CommDevice(job->comm, &job->device), "HOCCL_CommDevice");
+    check_cuda(cuDeviceGetName(job->gpu, sizeof job->gpu, job->device), "cuDeviceGetName");
+    job->driver = hoccl_cuda_driver_name();
+}
+
 void job_open(struct job *job)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     check_hoccl(HOCCL_Init(), "HOCCL_Init");
-    check_hoccl(HOCCL_CommRank(HOCCL_COMM_WORLD, &job->rank), "HOCCL_CommRank");
-    my_rank = job->rank;
-    check_hoccl(HOCCL_CommSize(HOCCL_COMM_WORLD, &job->size), "HOCCL_CommSize");
-    check_hoccl(HOCCL_CommDevice(HOCCL_COMM_WORLD, &job->device), "HOCCL_CommDevice");
-    check_cuda(cuDeviceGetName(job->gpu, sizeof job->gpu, job->device), "cuDeviceGetName");
-    job->driver = hoccl_cuda_driver_name();
+    job->comm = HOCCL_COMM_WORLD;
+    job_look(job);
+}
+
+void job_open_thread(struct job *job, HOCCL_UniqueId id, int rank, int size)
+{
+    CUcontext context;
+    int devices;
+
+    my_rank = rank;
+    check_cuda(cuInit(0), "cuInit");
+    check_cuda(cuDeviceGetCount(&devices), "cuDeviceGetCount");
+    check_cuda(cuDevicePrimaryCtxRetain(&context, rank % devices), "cuDevicePrimaryCtxRetain");
+    check_cuda(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    check_hoccl(HOCCL_CommInitRank(&job->comm, size, id, rank), "HOCCL_CommInitRank");
+    job_look(job);
+}
+
+void job_close_thread(struct job *job)
+{
+    check_hoccl(HOCCL_CommDestroy(job->comm), "HOCCL_CommDestroy");
+    check_cuda(cuDevicePrimaryCtxRelease(job->device), "cuDevicePrimaryCtxRelease");
 }
 
 long job_sm_work(void)
@@ -120,6 +147,14 @@ static void pattern_make(unsigned char *to, size_t bytes, size_t offset, uint64_
     }
 }
 
+void copy_in(CUdeviceptr to, const void *from, size_t bytes)
+{
+    if (!bytes)
+        return;
+    check_cuda(cuMemcpyHtoD(to, from, bytes), "cuMemcpyHtoD");
+    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
+}
+
 void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
 {
     unsigned char *piece = malloc(PIECE);
@@ -129,10 +164,8 @@ void pattern_fill(CUdeviceptr to, size_t bytes, struct message message)
     for (size_t offset = 0; offset < bytes; offset += PIECE) {
         size_t part = bytes - offset < PIECE ? bytes - offset : PIECE;
         pattern_make(piece, part, offset, pattern_key(message));
-        check_cuda(cuMemcpyHtoD(to + offset, piece, part), "cuMemcpyHtoD");
+        copy_in(to + offset, piece, part);
     }
-    /* A copy from pageable memory may land after its call has returned, and non-blocking streams do not wait for it. */
-    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
     free(piece);
 }
 

@@ -9,8 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The rank of this process, the number of ranks, and what they run on. */
+/* The rank of this process or thread, the number of ranks, and what they run on. */
 struct job {
+    HOCCL_Comm comm;
     int rank, size, device;
     char gpu[128];
     const char *driver;
@@ -19,6 +20,10 @@ struct job {
 /* Join the job and find out the above; the GPU's context is current afterwards. Leaves the program on failure. */
 void job_open(struct job *job);
 void job_close(void);
+
+/* The same for a job whose ranks are threads of one process, all with one id: this thread is a rank of it. */
+void job_open_thread(struct job *job, HOCCL_UniqueId id, int rank, int size);
+void job_close_thread(struct job *job);
 
 /* Pieces of work that this process has put on SMs so far; -1 on a real GPU, which cannot tell. */
 long job_sm_work(void);
@@ -41,6 +46,10 @@ struct message {
     int source, destination;
     unsigned number;
 };
+
+/* Copy to the GPU and wait until it is there. (cuMemcpyHtoD may return before bytes of pageable memory have landed, and
+ * non-blocking streams do not wait for it.) */
+void copy_in(CUdeviceptr to, const void *from, size_t bytes);
 
 /* Put the message's pattern into device memory: every byte depends on source, destination, number and offset. */
 void pattern_fill(CUdeviceptr to, size_t bytes, struct message message);

@@ -104,7 +104,7 @@ static void spoil(CUdeviceptr at)
 
     check_cuda(cuMemcpyDtoH(&byte, at, 1), "cuMemcpyDtoH");
     byte ^= 1;
-    check_cuda(cuMemcpyHtoD(at, &byte, 1), "cuMemcpyHtoD");
+    copy_in(at, &byte, 1);
 }
 
 /* Mark where the exchange has completed, and look at what was received from there on. */

@@ -145,7 +145,8 @@ static json_t *worst_json(const struct bench *b, const struct worst *w)
 			 "bound_ms", (double)w->bound_ns / 1e6, "makespan_ratio", w->ratio, "production_us",
 			 (double)w->production_ns / 1e3, "production_used_stages", (json_int_t)w->peeled,
 			 "start_ratio", w->start_ratio, "list_ratio", w->list_ratio, "list_us",
-			 (double)w->list_ns / 1e3, "sum_tau_ratio", w->sum_ratio, "stages_makespan_ratio", w->loose_ratio, "stages", (int)w->stages, "full_seeds",
+			 (double)w->list_ns / 1e3, "sum_tau_ratio", w->sum_ratio,
+			 "stages_makespan_ratio", w->loose_ratio, "stages", (int)w->stages, "full_seeds",
 			 (int)b->full_seeds, "full_us", (double)w->full_ns / 1e3, "seeds", (int)b->seeds);
 }
 

@@ -64,7 +64,9 @@ static int expand(struct hoccl_plan *plan, const struct hoccl_rotation *r)
 	if (!plan->wire || !plan->local || !plan->stage)
 		return HOCCL_PLAN_MEMORY;
 	for (uint32_t s = 0; s < r->stages; s++) {
-		plan->stage[s] = (struct hoccl_plan_stage){hoccl_rotation_time(r, s), s * r->stage_ns, plan->wires, plan->locals};
+		plan->stage[s] = (struct hoccl_plan_stage){
+			hoccl_rotation_time(r, s), s * r->stage_ns, plan->wires, plan->locals,
+		};
 		expand_wires(plan, r, s);
 		expand_locals(plan, r, s);
 	}

@@ -229,8 +229,8 @@ static void start_native(struct hoccl_sim *s, int u, int engine)
 	uint32_t item = (uint32_t)chunk.id;
 	const struct hoccl_local *local = &s->plan->local[item];
 	bool self = local->src == local->dst;
-	struct hoccl_sim_copy c = {.task = self ? SIM_SELF_OUT : SIM_NATIVE, .item = item, .bytes = chunk.bytes, .last = chunk.last,
-			 .out = u, .in = self ? hoccl_sim_slot(s, u, u) : local->dst};
+	struct hoccl_sim_copy c = {.task = self ? SIM_SELF_OUT : SIM_NATIVE, .item = item, .bytes = chunk.bytes,
+				   .last = chunk.last, .out = u, .in = self ? hoccl_sim_slot(s, u, u) : local->dst};
 
 	if (queue)
 		c.out = c.in = -1;

@@ -7,7 +7,10 @@
 #include "sched/chunks.h"
 
 /* The state of a simulation, shared by hoccl_plan_sim.c (what happens) and hoccl_plan_sim_setup.c (begin and end). */
-enum hoccl_sim_kind { SIM_COPY_BEGINS, SIM_COPY_ENDS, SIM_SLOT_FILLED, SIM_WIRE_ENDS, SIM_SLOT_ARRIVED, SIM_OUT_SLOT_FREE, SIM_IN_SLOT_FREE, SIM_SELF_STAGED };
+enum hoccl_sim_kind {
+	SIM_COPY_BEGINS, SIM_COPY_ENDS, SIM_SLOT_FILLED, SIM_WIRE_ENDS, SIM_SLOT_ARRIVED, SIM_OUT_SLOT_FREE,
+	SIM_IN_SLOT_FREE, SIM_SELF_STAGED,
+};
 enum hoccl_sim_task { SIM_FORWARD, SIM_DRAIN, SIM_NATIVE, SIM_SELF_OUT, SIM_SELF_BACK };
 enum hoccl_sim_phase { SIM_PUSHING, SIM_ON_WIRE, SIM_PULLING, SIM_PHASES };
 

@@ -2,6 +2,8 @@
 /* The text of the last error, one a thread. */
 #include "base/error.h"
 
+#include "base/atomic.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -46,6 +48,17 @@ void *hoccl_alloc(size_t bytes, const char *what)
 {
     void *p = calloc(1, bytes);
     if (!p)
+        hoccl_fail(HOCCL_ERR_MEMORY, "no host memory for %s (%zu bytes)", what, bytes);
+    return p;
+}
+
+void *hoccl_alloc_lines(size_t bytes, const char *what)
+{
+    size_t whole = (bytes + HOCCL_CACHE_LINE - 1) / HOCCL_CACHE_LINE * HOCCL_CACHE_LINE;
+    void *p = aligned_alloc(HOCCL_CACHE_LINE, whole);
+    if (p)
+        memset(p, 0, whole);
+    else
         hoccl_fail(HOCCL_ERR_MEMORY, "no host memory for %s (%zu bytes)", what, bytes);
     return p;
 }

@@ -22,4 +22,7 @@ const char *hoccl_error_text(void);
 /* A zeroed block, or NULL with the error set. `what` names it for the text. */
 void *hoccl_alloc(size_t bytes, const char *what);
 
+/* The same, beginning at a cache line, for structs with lines that threads write apart from one another. */
+void *hoccl_alloc_lines(size_t bytes, const char *what);
+
 #endif

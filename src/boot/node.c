@@ -3,8 +3,8 @@
  *
  *   rank r                                   rank s > r
  *   listens on its abstract name             connects to r's name (in r's card)
- *                                            ── hello{cookie of r, s} + descriptor ──▶
- *   knows the cookie: answers                ◀── hello{cookie of s, r} + descriptor ──
+ *                                            ── hello{cookie of r, s} + gift, parcel end ──▶
+ *   knows the cookie: answers                ◀── hello{cookie of s, r} + gift ──
  *
  * Nobody waits inside connect: the listener's queue takes it, and every rank sends all its hellos before it waits for
  * any. Who sends no right cookie is closed and forgotten, so a stranger cannot stall the job. Abstract names leave no
@@ -110,37 +110,52 @@ void hoccl_listener_close(struct hoccl_listener *listener)
     listener->fd = -1;
 }
 
-static bool send_hello(int fd, const struct hello *h, int gift)
+/* The descriptors that travel with a hello: the gift, and from the caller one end of the parcel socket. */
+struct handed {
+    int gift, parcels; /* −1: none */
+};
+
+static const struct handed nothing = {-1, -1};
+
+static void drop(struct handed *h)
 {
-    char control[CMSG_SPACE(sizeof(int))] = {0};
+    if (h->gift >= 0)
+        close(h->gift);
+    if (h->parcels >= 0)
+        close(h->parcels);
+    *h = nothing;
+}
+
+static bool send_hello(int fd, const struct hello *h, const struct handed *give)
+{
+    char control[CMSG_SPACE(sizeof *give)] = {0};
+    size_t bytes = give->parcels < 0 ? sizeof give->gift : sizeof *give;
     struct iovec v = {(void *)h, sizeof *h};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(bytes)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &gift, sizeof gift);
+    c->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(c), give, bytes);
     return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)sizeof *h;
 }
 
 /* Take one hello if it is there. 1: taken; 0: not yet; −1: the other end closed, or what came is no hello. */
-static int take_hello(int fd, struct hello *h, int *gift)
+static int take_hello(int fd, struct hello *h, struct handed *got)
 {
-    char control[CMSG_SPACE(sizeof(int))];
+    char control[CMSG_SPACE(sizeof *got)];
     struct iovec v = {h, sizeof *h};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    *gift = -1;
+    *got = nothing;
     ssize_t n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
-        memcpy(gift, CMSG_DATA(c), sizeof *gift);
-    if (n == (ssize_t)sizeof *h && *gift >= 0 && h->version == HELLO_VERSION)
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len <= CMSG_LEN(sizeof *got))
+        memcpy(got, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
+    if (n == (ssize_t)sizeof *h && got->gift >= 0 && h->version == HELLO_VERSION)
         return 1;
-    if (*gift >= 0)
-        close(*gift);
-    *gift = -1;
+    drop(got);
     return -1;
 }
 
@@ -163,7 +178,23 @@ struct meeting {
 static bool greet(struct meeting *m, int fd, int peer)
 {
     memcpy(m->hello.cookie, m->cards[peer].cookie, sizeof m->hello.cookie);
-    return send_hello(fd, &m->hello, m->gift);
+    return send_hello(fd, &m->hello, &(struct handed){m->gift, -1});
+}
+
+/* The caller makes the parcel socket and gives the other end away. */
+static bool greet_with_parcels(struct meeting *m, int fd, int peer)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+        return false;
+    memcpy(m->hello.cookie, m->cards[peer].cookie, sizeof m->hello.cookie);
+    bool sent = send_hello(fd, &m->hello, &(struct handed){m->gift, pair[1]});
+    close(pair[1]);
+    if (sent)
+        m->links[peer].parcels = pair[0];
+    else
+        close(pair[0]);
+    return sent;
 }
 
 /* A socket connected to `peer`; −1 in *fd if its name is not known here: another network namespace, so another node. */
@@ -194,7 +225,7 @@ static HOCCL_Result call_peer(struct meeting *m, int peer)
         return r;
     if (peer > m->rank) {
         close(fd);
-    } else if (greet(m, fd, peer)) {
+    } else if (greet_with_parcels(m, fd, peer)) {
         m->links[peer].fd = fd;
     } else {
         close(fd);
@@ -205,24 +236,28 @@ static HOCCL_Result call_peer(struct meeting *m, int peer)
     return HOCCL_SUCCESS;
 }
 
-static void arrived(struct meeting *m, int peer, int fd, int gift)
+static void arrived(struct meeting *m, int peer, int fd, const struct handed *got)
 {
-    m->links[peer] = (struct hoccl_link){.local = true, .fd = fd, .gift = gift};
+    struct hoccl_link *l = &m->links[peer];
+    l->local = true;
+    l->fd = fd;
+    l->gift = got->gift;
+    if (got->parcels >= 0)
+        l->parcels = got->parcels;
     m->expected[peer] = false;
     m->missing--;
 }
 
 /* A caller has spoken (or hung up): is it one of us? */
-static void hear_caller(struct meeting *m, int fd, int state, const struct hello *h, int gift)
+static void hear_caller(struct meeting *m, int fd, int state, const struct hello *h, struct handed *got)
 {
-    bool ours = state > 0 && !memcmp(h->cookie, m->cards[m->rank].cookie, sizeof h->cookie) && h->rank > m->rank &&
+    bool ours = state > 0 && got->parcels >= 0 && !memcmp(h->cookie, m->cards[m->rank].cookie, sizeof h->cookie) && h->rank > m->rank &&
                 h->rank < m->size && m->expected[h->rank];
     if (ours && greet(m, fd, h->rank)) {
-        arrived(m, h->rank, fd, gift);
+        arrived(m, h->rank, fd, got);
         return;
     }
-    if (gift >= 0)
-        close(gift);
+    drop(got);
     close(fd);
 }
 
@@ -257,12 +292,13 @@ static HOCCL_Result hear_callers(struct meeting *m)
     HOCCL_Result r = accept_callers(m);
     for (int i = 0; i < m->waiters;) {
         struct hello h;
-        int gift, state = take_hello(m->waiting[i], &h, &gift);
+        struct handed got;
+        int state = take_hello(m->waiting[i], &h, &got);
         if (!state) {
             i++;
             continue;
         }
-        hear_caller(m, m->waiting[i], state, &h, gift);
+        hear_caller(m, m->waiting[i], state, &h, &got);
         forget_waiting(m, i);
     }
     return r;
@@ -272,19 +308,18 @@ static HOCCL_Result hear_answers(struct meeting *m)
 {
     for (int p = 0; p < m->rank; p++) {
         struct hello h;
-        int gift;
+        struct handed got;
         if (!m->expected[p])
             continue;
-        int state = take_hello(m->links[p].fd, &h, &gift);
+        int state = take_hello(m->links[p].fd, &h, &got);
         if (!state)
             continue;
         if (state < 0 || h.rank != p || memcmp(h.cookie, m->cards[m->rank].cookie, sizeof h.cookie)) {
-            if (gift >= 0)
-                close(gift);
+            drop(&got);
             return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d (pid %d on %s) ended during start-up", p, m->cards[p].pid,
                               m->cards[p].host);
         }
-        arrived(m, p, m->links[p].fd, gift);
+        arrived(m, p, m->links[p].fd, &got);
     }
     return HOCCL_SUCCESS;
 }
@@ -366,7 +401,7 @@ HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *
     if (!m.expected)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < size; p++)
-        links[p] = (struct hoccl_link){.local = p == rank, .fd = -1, .gift = -1};
+        links[p] = (struct hoccl_link){.local = p == rank, .fd = -1, .gift = -1, .parcels = -1};
     for (int p = 0; p < size && !r; p++) {
         if (p != rank && !strcmp(cards[p].boot_id, cards[rank].boot_id))
             r = call_peer(&m, p);
@@ -388,7 +423,9 @@ void hoccl_node_disconnect(struct hoccl_link *links, int size)
             close(links[p].fd);
         if (links[p].gift >= 0)
             close(links[p].gift);
-        links[p].fd = links[p].gift = -1;
+        if (links[p].parcels >= 0)
+            close(links[p].parcels);
+        links[p].fd = links[p].gift = links[p].parcels = -1;
     }
 }
 

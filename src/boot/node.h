@@ -35,6 +35,7 @@ struct hoccl_link {
     bool local;             /* it answered: the same node */
     int fd;                 /* the open socket to it; −1 for this rank itself and for ranks elsewhere */
     int gift;               /* the descriptor it gave; the caller closes it */
+    int parcels;            /* a second socket, on which descriptors of memory travel (p2p/parcel.c); −1 as fd */
 };
 
 /* Collective among the ranks whose boot id is ours: connect to each, give the descriptor `gift`, take

@@ -92,14 +92,20 @@ static HOCCL_Result exchange(struct opening *o)
     return o->boot->ops->exchange(o->boot, &o->mine, sizeof o->mine, o->cards, hoccl_settings.init_timeout);
 }
 
-static HOCCL_Result check_card(const struct opening *o, int p)
+static HOCCL_Result check_started(const struct opening *o, int p)
 {
-    const struct card *c = &o->cards[p], *me = &o->cards[o->comm->rank];
+    const struct card *c = &o->cards[p];
     if (c->version != CARD_VERSION)
         return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d on %s runs another version of HOCCL", p, c->node.host);
     if (c->failed)
         return hoccl_fail(p == o->comm->rank ? (HOCCL_Result)c->failed : HOCCL_ERR_BOOTSTRAP, "rank %d on %s cannot start: %s",
                           p, c->node.host, c->failure);
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result check_card(const struct opening *o, int p)
+{
+    const struct card *c = &o->cards[p], *me = &o->cards[o->comm->rank];
     if (strcmp(c->driver, me->driver))
         return hoccl_fail(HOCCL_ERR_BOOTSTRAP,
                           "rank %d on %s uses the driver \"%s\" and rank %d \"%s\": real and emulated GPUs cannot be mixed; set "
@@ -294,7 +300,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         return HOCCL_ERR_MEMORY;
     }
     for (int p = 0; p < c->size; p++)
-        c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1};
+        c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1, .parcels = -1};
     *comm = c;
     return HOCCL_SUCCESS;
 }
@@ -348,6 +354,8 @@ static HOCCL_Result open_steps(struct opening *o)
         snprintf(o->mine.failure, sizeof o->mine.failure, "%.*s", (int)sizeof o->mine.failure - 1, hoccl_error_text());
     }
     r = exchange(o);
+    if (!r)
+        r = check_cards(o, check_started);
     if (!r)
         r = check_cards(o, check_card);
     if (r)

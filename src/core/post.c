@@ -225,6 +225,8 @@ static HOCCL_Result make_op(struct part *p, const struct hoccl_request *q, size_
 }
 
 _Static_assert(sizeof(struct hoccl_op) % 8 == 0 && sizeof(struct hoccl_op_turn) % 8 == 0, "the parts of the block are aligned");
+_Static_assert(_Alignof(struct hoccl_op) <= 8 && _Alignof(struct hoccl_op_turn) <= 8 && _Alignof(struct hoccl_flow) <= 8,
+               "and 8 is enough for them");
 
 /* Nothing here can fail: numbers are given out only when the operation will be posted. */
 static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, bool gated)

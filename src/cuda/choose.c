@@ -103,7 +103,7 @@ static void *open_emulator_near(const char *file)
     return NULL;
 }
 
-static void *open_emulator(void)
+static void *open_emulator(char *why, size_t size)
 {
     Dl_info info;
     void *handle = NULL;
@@ -113,11 +113,17 @@ static void *open_emulator(void)
         handle = open_emulator_near("/proc/self/exe");
     if (!handle)
         handle = dlopen(HOCCL_EMU_INSTALLED, RTLD_NOW | RTLD_LOCAL);
-    if (!handle)
+    if (!handle) {
+        snprintf(why, size, "%s", dlerror());
         return NULL;
+    }
     CUresult (*init)(unsigned int);
     *(void **)&init = dlsym(handle, "cuInit");
-    return init && init(0) == CUDA_SUCCESS ? handle : NULL;
+    CUresult result = init ? init(0) : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_SUCCESS)
+        return handle;
+    snprintf(why, size, "its cuInit returns error %d", (int)result);
+    return NULL;
 }
 
 static void name_driver(void)
@@ -148,10 +154,11 @@ static void choose(void)
     if (!driver && !strcmp(wish, "cuda"))
         say("HOCCL: HOCCL_DEVICE is cuda, but %s", why);
     if (!driver && strcmp(wish, "cuda")) {
-        driver = open_emulator();
+        char why_not[PATH_MAX + 128] = "";
+        driver = open_emulator(why_not, sizeof why_not);
         if (!driver)
             say("HOCCL: no GPU found (%s), and no emulated one either (%s)", *why ? why : "HOCCL_DEVICE is emu",
-                HOCCL_EMU_INSTALLED);
+                why_not);
         else if (*why)
             say("HOCCL: no GPU found (%s), using the emulated one", why);
     }

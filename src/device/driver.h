@@ -42,6 +42,11 @@
       (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))                                       \
     X(MemCreate, "cuMemCreate",                                                                                        \
       (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))                       \
+    X(MemRetainAllocationHandle, "cuMemRetainAllocationHandle", (CUmemGenericAllocationHandle *, void *))              \
+    X(MemExportToShareableHandle, "cuMemExportToShareableHandle",                                                      \
+      (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                           \
+    X(MemImportFromShareableHandle, "cuMemImportFromShareableHandle",                                                  \
+      (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))                                             \
     X(MemRelease, "cuMemRelease", (CUmemGenericAllocationHandle))                                                      \
     X(MemAddressReserve, "cuMemAddressReserve", (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))      \
     X(MemAddressFree, "cuMemAddressFree", (CUdeviceptr, size_t))                                                       \

@@ -10,6 +10,7 @@
 #define STACK 64
 
 static CUcontext contexts; /* all that are alive */
+static CUcontext ended;    /* the others: their addresses must not come back as other contexts */
 static __thread CUcontext stack[STACK];
 static __thread int depth; /* of the stack; its top is current */
 
@@ -52,7 +53,8 @@ static CUcontext ctx_new(struct emu_device *dev, unsigned flags, bool primary)
     return ctx;
 }
 
-/* Work that has been enqueued is waited for; a thread that has it current finds it destroyed. */
+/* Work that has been enqueued is waited for, then streams and memory go; a thread that has it current finds it
+ * destroyed. */
 static void ctx_end(CUcontext ctx)
 {
     emu_drain(NULL, ctx);
@@ -61,7 +63,10 @@ static void ctx_end(CUcontext ctx)
         link = &(*link)->next;
     *link = ctx->next;
     ctx->dev->contexts--;
-    /* The object stays: streams and ranges name it, and its address must not come back as another context. */
+    ctx->next = ended;
+    ended = ctx;
+    emu_streams_end(ctx);
+    emu_memory_end(ctx);
 }
 
 static CUresult enter_device(CUdevice dev, struct emu_device **d)

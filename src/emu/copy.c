@@ -169,7 +169,7 @@ CUresult emu_copy_enqueue(CUcontext ctx, CUstream s, const struct emu_request *r
     struct emu_op *op = emu_op_new(s, EMU_OP_COPY);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = describe(ctx, r, op, &classes, &src, &dst);
+    CUresult result = describe(s->ctx, r, op, &classes, &src, &dst);
     bool later = s->capture != NULL; /* a graph reads and writes pageable memory when it runs */
     if (result == CUDA_SUCCESS && src.pageable && !later && !from_pageable(op, r))
         result = CUDA_ERROR_OUT_OF_MEMORY;

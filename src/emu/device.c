@@ -66,7 +66,6 @@ static CUresult add_device(int gpu)
     dev->gpu = gpu;
     uuid_of(gpu, dev->uuid);
     pci_of(gpu, dev);
-    dev->slots_free = (uint64_t)emu.set.sms * 2048;
     emu.device[emu.devices++] = dev;
     return CUDA_SUCCESS;
 }

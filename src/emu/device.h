@@ -9,7 +9,7 @@
 struct emu_engine {
     struct emu_op *current;
     struct emu_channel *last; /* a channel with work keeps the engine until it has none */
-    uint64_t next_ns;         /* no piece before this: the engine's rate */
+    uint64_t held_until;      /* a fault: no piece of the current copy before this */
     uint64_t ops, bytes;      /* counters for tests */
 };
 
@@ -24,9 +24,7 @@ struct emu_device {
     int contexts; /* alive on this device */
     struct emu_channel channel[EMU_CLASSES][EMU_MAX_CONNECTIONS];
     struct emu_engine engine[EMU_CLASSES];
-    uint64_t slots_free; /* thread slots of the SMs */
-    uint64_t sm_work;    /* pieces of work that ran on SMs */
-    uint64_t used;       /* bytes of memory that this process has here */
+    uint64_t sm_work; /* pieces of work that ran on SMs */
     CUmemoryPool pool, default_pool;
 };
 
@@ -46,6 +44,8 @@ struct emu_device *emu_device_of_gpu(int gpu);  /* NULL: hidden from this proces
 CUcontext emu_ctx_current(void);
 bool emu_ctx_valid(CUcontext ctx);
 CUcontext emu_ctx_first(void);
+void emu_streams_end(CUcontext ctx);           /* stream.c: destroys all of a context's */
+void emu_memory_end(CUcontext ctx);            /* memory.c: frees all of a context's */
 CUstream emu_stream_thread_own(CUcontext ctx); /* the per-thread default stream of the caller */
 
 #endif

@@ -36,6 +36,7 @@ struct emu_settings {
     unsigned delay_us;          /* HOCCL_EMU_DELAY_US: each copy starts up to so much later */
     bool peermem;               /* HOCCL_EMU_PEERMEM: the CPU may touch GPU memory */
     bool reuse;                 /* HOCCL_EMU_REUSE: a freed address is given out again at once */
+    bool lazy;                  /* HOCCL_EMU_LAZY: a function's first launch loads it, under the driver's lock */
     bool p2p;                   /* HOCCL_EMU_P2P=0: no GPU can access another */
 };
 
@@ -53,10 +54,12 @@ struct emu {
     struct emu_settings set;
     struct emu_device *device[EMU_MAX_DEVICES]; /* the visible ones */
     int devices;
-    uint64_t seq;    /* operations, in order of their enqueueing */
-    uint64_t ids;    /* buffer, stream and context numbers: never the same twice */
-    CUstream busy;   /* the streams that have work */
-    uint64_t parked; /* waits that stand at the head of their stream, unsatisfied */
+    uint64_t seq;     /* operations, in order of their enqueueing */
+    uint64_t ids;     /* buffer, stream and context numbers: never the same twice */
+    CUstream busy;    /* the streams that have work */
+    bool contended;   /* something waits for another process, which will not wake us */
+    unsigned waiting; /* streams that have a wait in their queue */
+    uint64_t parked;  /* waits that stand at the head of their stream, unsatisfied */
 };
 
 extern struct emu emu;

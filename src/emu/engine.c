@@ -11,11 +11,13 @@
  */
 #include "device.h"
 #include "memory.h"
+#include "shared.h"
 
 #include <string.h>
 
 #define PIECE_MAX (256u << 10)
 #define PIECE_MIN 64u
+#define LET_GO (8u << 10) /* smaller pieces are moved with the lock held: giving it up costs more */
 #define TURN (256u << 10) /* bytes moved before the next engine gets its turn */
 
 /* A piece with its addresses resolved. */
@@ -203,7 +205,7 @@ static bool turn(struct emu_op *op, uint64_t *bytes)
     size_t moved = 0;
     bool good = true;
     while (good && op->copy.next < op->copy.pieces && moved < TURN)
-        good = move_piece(op, true, &moved);
+        good = move_piece(op, op->copy.piece >= LET_GO, &moved);
     *bytes += moved;
     if (!good)
         emu_ctx_fail(op->stream->ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -242,37 +244,49 @@ static void apply_fault(struct emu_engine *e, enum emu_class class, int gpu, uin
         e->current->void_copy = true;
         return;
     case EMU_LATE:
-        e->next_ns = now + us * 1000;
+        e->held_until = now + us * 1000;
         return;
     case EMU_STUCK:
-        e->next_ns = UINT64_MAX;
+        e->held_until = UINT64_MAX;
     }
+}
+
+/* Gives the engine a copy, if there is one and no other process has the engine. */
+static bool engine_load(struct emu_device *dev, enum emu_class class, uint64_t now)
+{
+    struct emu_engine *e = &dev->engine[class];
+    struct emu_op *op = pick(dev, class);
+    if (!op || !emu_engine_take(dev, class))
+        return false;
+    op->state = EMU_RUNNING;
+    e->current = op;
+    e->last = op->channel[class];
+    e->held_until = 0;
+    e->ops++;
+    apply_fault(e, class, dev->gpu, now);
+    return true;
 }
 
 /* One turn of one engine; true: it did something. */
 static bool engine_step(struct emu_device *dev, enum emu_class class, uint64_t now, uint64_t *next_ns)
 {
     struct emu_engine *e = &dev->engine[class];
-    if (!e->current) {
-        e->current = pick(dev, class);
-        if (!e->current)
-            return false;
-        e->current->state = EMU_RUNNING;
-        e->last = e->current->channel[class];
-        e->ops++;
-        apply_fault(e, class, dev->gpu, now);
-    }
-    if (e->next_ns > now) {
-        *next_ns = e->next_ns < *next_ns ? e->next_ns : *next_ns;
+    if (!e->current && !engine_load(dev, class, now))
+        return false;
+    uint64_t *rate_ns = emu_engine_next(dev, class), bytes = 0;
+    uint64_t at = *rate_ns > e->held_until ? *rate_ns : e->held_until;
+    if (at > now) {
+        *next_ns = at < *next_ns ? at : *next_ns;
         return false;
     }
-    uint64_t bytes = 0;
     bool ended = turn(e->current, &bytes);
     e->bytes += bytes;
     if (emu.set.rate[class])
-        e->next_ns = (e->next_ns + 1000000 < now ? now : e->next_ns) + bytes * 1000000000u / emu.set.rate[class];
-    if (ended)
+        *rate_ns = (*rate_ns + 1000000 < now ? now : *rate_ns) + bytes * 1000000000u / emu.set.rate[class];
+    if (ended) {
         e->current = NULL;
+        emu_engine_give(dev, class);
+    }
     return true;
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #define POLL_MIN 20000u
+#define CONTENDED 100000u
 #define POLL_MAX 5000000u
 
 static bool started, asleep;
@@ -173,11 +174,14 @@ static void *executor(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000);
     pthread_mutex_lock(&emu.lock);
     for (;;) {
+        emu.contended = false;
         uint64_t before = emu_now(); /* a delay that ends during the pump is still to come */
         emu_pump();
         uint64_t now = emu_now(), next = next_event(before);
         if (emu_engines_step(now, &next))
             continue;
+        if (emu.contended && now + CONTENDED < next)
+            next = now + CONTENDED;
         if (emu.parked && now + poll_after(now) < next)
             next = now + poll_after(now);
         if (next > now)

@@ -15,20 +15,16 @@
 #define _GNU_SOURCE
 #include "device.h"
 #include "memory.h"
+#include "socket.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define MAGIC 0x3163706975636f68u /* "hocuipc1" */
 #define GRAIN (2u << 20)
-#define PATIENCE_MS 5000
 
 struct handle {
     uint64_t magic, nonce, store, size;
@@ -38,75 +34,21 @@ _Static_assert(sizeof(struct handle) <= CU_IPC_HANDLE_SIZE, "handle does not fit
 
 static int listener = -1;
 
-static socklen_t address_of(pid_t pid, uint64_t nonce, struct sockaddr_un *a)
+static void name_of(pid_t pid, uint64_t nonce, char name[64])
 {
-    memset(a, 0, sizeof *a);
-    a->sun_family = AF_UNIX;
-    int n =
-        snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "hoccl-emu-%d-%016llx", (int)pid, (unsigned long long)nonce);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
-/* One byte, with a descriptor if there is one. */
-static void send_fd(int socket, int fd)
-{
-    char byte = fd >= 0;
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {.bytes = {0}};
-    struct iovec iov = {&byte, 1};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = sizeof control.bytes;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    if (sendmsg(socket, &msg, MSG_NOSIGNAL) < 0)
-        return; /* the opener has gone: its loss */
-}
-
-static int receive_fd(int socket)
-{
-    char byte = 0;
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {&byte, 1};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    int fd = -1;
-    if (recvmsg(socket, &msg, MSG_CMSG_CLOEXEC) != 1 || !byte)
-        return -1;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    return fd;
-}
-
-static bool same_user(int socket)
-{
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    return !getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) && (peer.uid == geteuid() || peer.uid == 0);
+    snprintf(name, 64, "hoccl-emu-%d-%016llx", (int)pid, (unsigned long long)nonce);
 }
 
 static void serve(int socket)
 {
     uint64_t id;
-    struct pollfd p = {socket, POLLIN, 0};
-    if (!same_user(socket) || poll(&p, 1, PATIENCE_MS) != 1 || recv(socket, &id, sizeof id, 0) != sizeof id)
+    if (!emu_socket_same_user(socket) || !emu_socket_readable(socket) || recv(socket, &id, sizeof id, 0) != sizeof id)
         return;
     pthread_mutex_lock(&emu.lock);
     struct emu_store *store = emu_store_find(id);
     int fd = store && store->fd >= 0 && !store->foreign && !emu_store_dead(store) ? dup(store->fd) : -1;
     pthread_mutex_unlock(&emu.lock);
-    send_fd(socket, fd);
+    emu_socket_send(socket, &fd, fd >= 0);
     if (fd >= 0)
         close(fd);
 }
@@ -128,19 +70,14 @@ static void *server(void *arg)
 
 static bool server_start(void)
 {
-    struct sockaddr_un a;
+    char name[64];
     if (listener >= 0)
         return true;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    socklen_t size = address_of(emu.pid, emu.nonce, &a);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, size) || listen(fd, 128)) {
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    listener = fd;
-    emu_thread_start(server, NULL, "emu-ipc");
-    return true;
+    name_of(emu.pid, emu.nonce, name);
+    listener = emu_socket_listen(name);
+    if (listener >= 0)
+        emu_thread_start(server, NULL, "emu-ipc");
+    return listener >= 0;
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p)
@@ -163,16 +100,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p)
 /* Asks the exporter for the descriptor; -1: it is gone, or the memory is. */
 static int fetch(const struct handle *h)
 {
-    struct sockaddr_un a;
-    socklen_t size = address_of(h->pid, h->nonce, &a);
-    int fd = -1, socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    struct pollfd p = {socket_fd, POLLIN, 0};
-    if (socket_fd < 0)
+    char name[64];
+    name_of(h->pid, h->nonce, name);
+    int fd = -1, socket = emu_socket_connect(name);
+    if (socket < 0)
         return -1;
-    if (!connect(socket_fd, (struct sockaddr *)&a, size) && same_user(socket_fd) &&
-        send(socket_fd, &h->store, sizeof h->store, MSG_NOSIGNAL) == sizeof h->store && poll(&p, 1, PATIENCE_MS) == 1)
-        fd = receive_fd(socket_fd);
-    close(socket_fd);
+    if (send(socket, &h->store, sizeof h->store, MSG_NOSIGNAL) != sizeof h->store || !emu_socket_readable(socket) ||
+        emu_socket_receive(socket, &fd, 1) != 1)
+        fd = -1;
+    close(socket);
     return fd;
 }
 

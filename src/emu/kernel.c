@@ -13,6 +13,7 @@
 #include "device.h"
 #include "memory.h"
 #include "module.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,10 +43,9 @@ bool emu_sm_try(struct emu_op *op, uint64_t now)
 {
     bool kernel = op->kind == EMU_OP_KERNEL;
     uint64_t want = kernel ? op->launch.slots : COPY_SLOTS, least = kernel ? op->launch.block : COPY_SLOTS;
-    if (op->dev->slots_free < least)
+    op->held = emu_slots_take(op->dev, want, least);
+    if (!op->held)
         return false;
-    op->held = want < op->dev->slots_free ? want : op->dev->slots_free;
-    op->dev->slots_free -= op->held;
     op->dev->sm_work++;
     if (!kernel)
         return true;
@@ -57,7 +57,7 @@ bool emu_sm_try(struct emu_op *op, uint64_t now)
 
 void emu_sm_done(struct emu_op *op)
 {
-    op->dev->slots_free += op->held;
+    emu_slots_give(op->dev, op->held);
     op->held = 0;
 }
 
@@ -78,6 +78,16 @@ static CUresult read_launch(CUfunction fn, void **params, struct emu_launch *lau
     return CUDA_SUCCESS;
 }
 
+/* A function's first launch may load it, which is as bad as loading a module. */
+static void load_lazily(CUcontext ctx, CUfunction fn)
+{
+    if (!emu.set.lazy || fn->loaded)
+        return;
+    fn->loaded = true;
+    emu_hazard_take(ctx->dev);
+    emu_hazard_give();
+}
+
 CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                         unsigned int by, unsigned int bz, unsigned int shared, CUstream handle, void **params,
                         void **extra)
@@ -90,13 +100,14 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned
     CUfunction fn = emu_function_check(f);
     struct emu_launch launch = {.slots = 0};
     uint64_t threads = (uint64_t)bx * by * bz, blocks = (uint64_t)gx * gy * gz;
-    if (!s || !fn)
+    if (!s || !fn || s->ctx != ctx)
         return emu_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!threads || threads > 1024 || !blocks || shared > (227u << 10) || extra)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     result = read_launch(fn, params, &launch);
     if (result != CUDA_SUCCESS)
         return emu_leave(result);
+    load_lazily(ctx, fn);
     emu_hazard_pass();
     struct emu_op *op = emu_op_new(s, EMU_OP_KERNEL);
     if (!op)

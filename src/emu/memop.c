@@ -114,9 +114,20 @@ static struct emu_op *memop_new(CUstream s, const CUstreamBatchMemOpParams *p, C
     return op;
 }
 
+static bool has_wait(const CUstreamBatchMemOpParams *params, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+            params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+            return true;
+    return false;
+}
+
 /* Room for all first, so that nothing of another thread gets between them. */
 static CUresult enqueue_batch(CUstream s, unsigned count, const CUstreamBatchMemOpParams *params)
 {
+    while (emu.waiting >= EMU_WAITING_MAX && !s->waits && !s->capture && has_wait(params, count))
+        emu_wait();
     CUresult result = emu_enqueue_room(s, count < EMU_QUEUE_UNITS ? count : EMU_QUEUE_UNITS);
     struct emu_op *first = NULL, **link = &first;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {

@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "device.h"
 #include "graph.h"
+#include "shared.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ CUresult emu_alloc(struct emu_device *dev, CUcontext ctx, size_t size, enum emu_
 {
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
-    if (size > emu.set.memory || dev->used > emu.set.memory - size)
+    if (!emu_memory_take(dev, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t span = (size + GRAIN - 1) / GRAIN * GRAIN;
     CUdeviceptr base = emu_space_reserve(span, GRAIN);
@@ -26,11 +27,11 @@ CUresult emu_alloc(struct emu_device *dev, CUcontext ctx, size_t size, enum emu_
     if (!range) {
         if (store)
             emu_store_put(store);
+        emu_memory_give(dev, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     store->pool = kind == EMU_POOL;
     range->ctx = ctx;
-    dev->used += size;
     emu_range_expose(range, true);
     *out = base;
     return CUDA_SUCCESS;
@@ -42,11 +43,21 @@ void emu_free_range(struct emu_range *range)
     CUdeviceptr base = range->base;
     size_t size = range->size;
     if (dev)
-        dev->used -= size;
+        emu_memory_give(dev, size);
     emu_range_expose(range, false);
     emu_store_mark_freed(range->store);
     emu_range_remove(range);
     emu_space_retire(base, (size + GRAIN - 1) / GRAIN * GRAIN);
+}
+
+void emu_memory_end(CUcontext ctx)
+{
+    struct emu_range *range;
+    for (CUdeviceptr at = 0; (range = emu_range_next(at)) != NULL;) {
+        at = range->base + range->size;
+        if (range->ctx == ctx && (range->kind == EMU_ALLOC || range->kind == EMU_POOL))
+            emu_free_range(range);
+    }
 }
 
 CUresult cuMemAlloc(CUdeviceptr *dptr, size_t size)
@@ -139,7 +150,7 @@ CUresult cuMemGetInfo(size_t *free, size_t *total)
     if (!free || !total)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     *total = emu.set.memory;
-    *free = emu.set.memory - ctx->dev->used;
+    *free = emu_memory_free(ctx->dev);
     return emu_leave(CUDA_SUCCESS);
 }
 
@@ -170,6 +181,8 @@ static CUresult add_host(CUcontext ctx, void *p, size_t size, enum emu_range_kin
     }
     range->ctx = ctx;
     range->flags = flags;
+    if (kind == EMU_HOST_ALLOC)
+        emu_store_fill(store);
     return CUDA_SUCCESS;
 }
 

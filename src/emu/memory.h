@@ -53,7 +53,8 @@ struct emu_range {
 /* store.c */
 struct emu_store *emu_store_create(int gpu, size_t size); /* NULL: out of memory */
 struct emu_store *emu_store_host(void *bytes, size_t size);
-struct emu_store *emu_store_import(int fd); /* takes fd; the same object again if it is known; NULL: not ours */
+void emu_store_fill(struct emu_store *store); /* with the pattern of new memory */
+struct emu_store *emu_store_import(int fd);   /* takes fd; the same object again if it is known; NULL: not ours */
 struct emu_store *emu_store_find(uint64_t id);
 void emu_store_get(struct emu_store *store);
 void emu_store_put(struct emu_store *store);

@@ -9,6 +9,7 @@ struct CUfunc_st {
     CUfunction next;
     char name[128];
     unsigned params;
+    bool loaded; /* has been launched before */
 };
 
 CUfunction emu_function_check(CUfunction handle); /* NULL: none such */

@@ -144,7 +144,8 @@ CUresult emu_enqueue(struct emu_op *op, unsigned classes)
         return result;
     }
     op->seq = s->last = ++emu.seq;
-    s->waits += op->kind == EMU_OP_WAIT;
+    if (op->kind == EMU_OP_WAIT && !s->waits++)
+        emu.waiting++;
     op->stuck = s->waits > 0;
     op->classes = classes_of(s, op->kind, classes);
     join_channels(op);
@@ -194,7 +195,8 @@ void emu_op_done(struct emu_op *op)
     if (!s->head)
         s->tail = NULL;
     s->units--;
-    s->waits -= op->kind == EMU_OP_WAIT;
+    if (op->kind == EMU_OP_WAIT && !--s->waits)
+        emu.waiting--;
     emu.parked -= op->parked;
     if (op->kind == EMU_OP_RECORD || op->kind == EMU_OP_AFTER)
         emu_event_release(op->ev.event);

@@ -77,7 +77,7 @@ CUresult emu_settings_read(struct emu_settings *set)
                 number("HOCCL_EMU_MEMORY", 16, 1u << 30, &memory) && number("HOCCL_EMU_SMS", 1, 1024, &sms) &&
                 number("HOCCL_EMU_SEED", 0, UINT64_MAX, &seed) && number("HOCCL_EMU_DELAY_US", 0, 10000000, &delay) &&
                 flag("HOCCL_EMU_PEERMEM", &set->peermem) && flag("HOCCL_EMU_REUSE", &set->reuse) &&
-                flag("HOCCL_EMU_P2P", &set->p2p) && rates(set->rate);
+                flag("HOCCL_EMU_P2P", &set->p2p) && flag("HOCCL_EMU_LAZY", &set->lazy) && rates(set->rate);
     set->gpus = (int)gpus;
     set->memory = memory << 20;
     set->sms = (unsigned)sms;

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "device.h"
 #include "emu.h"
+#include "shared.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -65,7 +66,9 @@ static CUresult init_once(void)
     emu.pid = getpid();
     if (getrandom(&emu.nonce, sizeof emu.nonce, 0) != sizeof emu.nonce)
         emu.nonce = emu_now();
-    result = emu_gpus_open();
+    result = emu_shared_open();
+    if (result == CUDA_SUCCESS)
+        result = emu_gpus_open();
     emu.ready = result == CUDA_SUCCESS;
     return result;
 }

@@ -2,7 +2,7 @@
 /*
  * Stores: where the bytes are. GPU memory is one memfd an allocation, so that it needs no name and goes with its last
  * process, sealed against shrinking, with a last page that says what it is. A process maps each at most once. New
- * GPU memory holds a pattern: nothing may rely on zeros. A large store gets it in places only, so that it stays as
+ * memory holds a pattern: nothing may rely on zeros. A large store gets it in places only, so that it stays as
  * sparse as it is used.
  */
 #define _GNU_SOURCE
@@ -115,6 +115,11 @@ struct emu_store *emu_store_host(void *bytes, size_t size)
     store->bytes = bytes;
     store->size = size;
     return store;
+}
+
+void emu_store_fill(struct emu_store *store)
+{
+    fill_new(store);
 }
 
 /* Reads the last page of somebody's memfd; 0 if it is none of ours. */

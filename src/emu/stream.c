@@ -12,13 +12,14 @@
 static CUstream streams;
 static __thread int own_default;
 
-/* A thread's own streams, one a context. They stay when the thread ends, as little as they are. */
+/* A thread's own streams, one a context. They are destroyed when the thread ends. */
 struct own {
     struct own *next;
     CUcontext ctx;
     CUstream stream;
 };
-static __thread struct own *owned;
+static pthread_key_t owned_key;
+static pthread_once_t owned_once = PTHREAD_ONCE_INIT;
 
 void emu_stream_own_default(int change)
 {
@@ -49,9 +50,43 @@ CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
     return stream;
 }
 
+static void destroy(CUstream stream)
+{
+    stream->destroyed = true;
+    if (!stream->head)
+        emu_stream_drained(stream);
+}
+
+static void thread_ends(void *arg)
+{
+    pthread_mutex_lock(&emu.lock);
+    for (struct own *o = arg, *next; o; o = next) {
+        next = o->next;
+        if (o->stream && emu_ctx_valid(o->ctx))
+            destroy(o->stream);
+        free(o);
+    }
+    pthread_mutex_unlock(&emu.lock);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&owned_key, thread_ends);
+}
+
+void emu_streams_end(CUcontext ctx)
+{
+    for (CUstream s = streams, next; s; s = next) {
+        next = s->next;
+        if (s->ctx == ctx && !s->destroyed)
+            destroy(s);
+    }
+}
+
 CUstream emu_stream_thread_own(CUcontext ctx)
 {
-    struct own *o = owned;
+    pthread_once(&owned_once, make_key);
+    struct own *o = pthread_getspecific(owned_key);
     while (o && o->ctx != ctx)
         o = o->next;
     if (o)
@@ -59,8 +94,8 @@ CUstream emu_stream_thread_own(CUcontext ctx)
     o = malloc(sizeof *o);
     if (!o)
         return NULL;
-    *o = (struct own){owned, ctx, emu_stream_new(ctx, CU_STREAM_DEFAULT, 0)};
-    owned = o;
+    *o = (struct own){pthread_getspecific(owned_key), ctx, emu_stream_new(ctx, CU_STREAM_DEFAULT, 0)};
+    pthread_setspecific(owned_key, o);
     return o->stream;
 }
 
@@ -161,9 +196,7 @@ CUresult cuStreamDestroy(CUstream handle)
     if (stream != handle)
         return emu_leave(CUDA_ERROR_INVALID_HANDLE); /* a default stream */
     emu_hazard_pass();
-    stream->destroyed = true;
-    if (!stream->head)
-        emu_stream_drained(stream);
+    destroy(stream);
     return emu_leave(CUDA_SUCCESS);
 }
 

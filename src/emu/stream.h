@@ -12,6 +12,10 @@
 /* A queue's room: 511 pairs of write and wait, or about 1,020 copies; then the enqueue call blocks. */
 #define EMU_QUEUE_UNITS 1022
 
+/* Streams of a process that may have a wait in their queue; the call that would park one more hangs until one goes.
+ * Measured: somewhere between 33 and 48. */
+#define EMU_WAITING_MAX 40
+
 enum emu_kind {
     EMU_OP_COPY,
     EMU_OP_SET,

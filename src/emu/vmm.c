@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "device.h"
 #include "memory.h"
+#include "shared.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -54,8 +55,6 @@ static struct physical *physical_new(struct emu_store *store, int charged)
         return NULL;
     *p = (struct physical){physicals, store, 1, 0, charged};
     physicals = p;
-    if (charged >= 0)
-        emu.device[charged]->used += store->size;
     return p;
 }
 
@@ -68,7 +67,7 @@ static void physical_release(struct physical *p)
         link = &(*link)->next;
     *link = p->next;
     if (p->charged >= 0)
-        emu.device[p->charged]->used -= p->store->size;
+        emu_memory_give(emu.device[p->charged], p->store->size);
     emu_store_put(p->store);
     free(p);
 }
@@ -115,13 +114,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (!handle || !size || size % GRAIN || flags)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     struct emu_device *dev = located(&prop->location);
-    if (size > emu.set.memory || dev->used > emu.set.memory - size)
+    if (!emu_memory_take(dev, size))
         return emu_leave(CUDA_ERROR_OUT_OF_MEMORY);
     struct emu_store *store = emu_store_create(dev->gpu, size);
     struct physical *p = store ? physical_new(store, dev->ordinal) : NULL;
     if (!p) {
         if (store)
             emu_store_put(store);
+        emu_memory_give(dev, size);
         return emu_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
     store->handle_types = prop->requestedHandleTypes;
@@ -265,8 +265,6 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
             if (on && !emu.set.p2p && emu_range_gpu(range) != emu.device[desc[i].location.id]->gpu)
                 return emu_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
             range->access = on ? range->access | bit : range->access & ~bit;
-            if (!range->ctx)
-                range->ctx = emu.device[desc[i].location.id]->primary;
         }
         emu_range_expose(range, range->access != 0);
         at += range->size;

@@ -21,13 +21,76 @@ static void start(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr peer_
     f->state = HOCCL_FLOW_MOVING;
 }
 
+/* ---- a range: its descriptors come first (parcel.h) --------------------------------------------------------------- */
+
+static void ask(struct hoccl_flow *f)
+{
+    struct hoccl_slot *s = hoccl_flow_slot(f);
+    s->offer.kind = HOCCL_MEMORY_WANTED;
+    hoccl_publish(&s->offer.tag, f->number);
+    f->state = HOCCL_FLOW_OFFERED;
+}
+
+HOCCL_Result hoccl_direct_await(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
+{
+    struct hoccl_slot *s = hoccl_flow_slot(flow);
+    const struct hoccl_peer *p = flow->peer;
+    char name[160];
+    if (hoccl_observe(&s->receipt.tag) != flow->number)
+        return hoccl_flow_check_peer(flow);
+    *moved = true;
+    HOCCL_Result r = hoccl_mappings_receive(&gpu->mappings, p->card.process, p->link.parcels, gpu->device.ordinal);
+    if (r)
+        return r;
+    flow->mapping = hoccl_mapping_find(&gpu->mappings, p->card.process, s->grant.buffer);
+    if (!flow->mapping)
+        return hoccl_fail(HOCCL_ERR_INTERNAL, "%s: the descriptors of the peer's memory did not arrive",
+                          hoccl_flow_name(flow, name, sizeof name));
+    flow->state = HOCCL_FLOW_OPENING;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_direct_dispatch(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
+{
+    struct hoccl_dispatch *d = &flow->dispatch;
+    char name[160];
+    uint32_t state = hoccl_observe(&d->state);
+    if (state == HOCCL_DISPATCH_NONE) {
+        *d = (struct hoccl_dispatch){.state = HOCCL_DISPATCH_PENDING, .socket = flow->peer->link.parcels, .key = flow->memory.buffer,
+                                     .base = flow->memory.base, .bytes = flow->memory.bytes};
+        if (!hoccl_submitter_give(&gpu->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_DISPATCH, .dispatch = d}))
+            d->state = HOCCL_DISPATCH_NONE;
+        flow->path = HOCCL_PATH_PUSH;
+        flow->state = HOCCL_FLOW_OPENING;
+        return HOCCL_SUCCESS;
+    }
+    if (state == HOCCL_DISPATCH_FAILED)
+        return hoccl_fail(HOCCL_ERR_DEVICE, "%s: %s", hoccl_flow_name(flow, name, sizeof name), d->text);
+    if (state != HOCCL_DISPATCH_SENT)
+        return hoccl_flow_check_peer(flow);
+    hoccl_publish(&hoccl_flow_slot(flow)->receipt.tag, flow->number);
+    flow->state = HOCCL_FLOW_OFFERED;
+    *moved = true;
+    return HOCCL_SUCCESS;
+}
+
+/* ---- both paths -------------------------------------------------------------------------------------------------- */
+
 HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, enum hoccl_path path, bool *moved)
 {
     struct hoccl_slot *s = hoccl_flow_slot(flow);
     bool push = path == HOCCL_PATH_PUSH;
+    uint32_t kind = push ? s->grant.kind : s->offer.kind;
     flow->path = path;
     *moved = true;
-    if (flow->peer->same_process) {
+    if (kind == HOCCL_MEMORY_RANGE) {
+        flow->mapping = hoccl_mapping_find(&gpu->mappings, flow->peer->card.process, s->grant.buffer);
+        flow->state = HOCCL_FLOW_OPENING;
+        if (!flow->mapping)
+            ask(flow);
+        return HOCCL_SUCCESS;
+    }
+    if (kind == HOCCL_MEMORY_ADDRESS) {
         start(gpu, flow, push ? s->grant.base : s->offer.base);
         return HOCCL_SUCCESS;
     }
@@ -44,9 +107,13 @@ static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *m
 {
     char name[160];
     uint32_t state = hoccl_observe(&f->mapping->state);
+    if (state == HOCCL_MAPPING_ARRIVING) { /* another flow has asked for it */
+        HOCCL_Result r = hoccl_mappings_receive(&gpu->mappings, f->peer->card.process, f->peer->link.parcels, gpu->device.ordinal);
+        return r ? r : hoccl_flow_check_peer(f);
+    }
     if (state == HOCCL_MAPPING_FAILED)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "%s: opening the peer's buffer (cuIpcOpenMemHandle): %s",
-                          hoccl_flow_name(f, name, sizeof name), hoccl_driver_error(f->mapping->result));
+        return hoccl_fail(HOCCL_ERR_DEVICE, "%s: opening the peer's buffer (%s): %s", hoccl_flow_name(f, name, sizeof name),
+                          f->mapping->segment ? "its descriptors" : "cuIpcOpenMemHandle", hoccl_driver_error(f->mapping->result));
     if (state != HOCCL_MAPPING_OPEN)
         return hoccl_flow_check_peer(f);
     *moved = true;

@@ -208,7 +208,8 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
         r = hoccl_memory_reach(&gpu->exports, f->peer->same_process, &f->memory);
     if (r)
         return r;
-    f->path = apart && f->memory.kind != HOCCL_MEMORY_CLOSED ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
+    bool pull = f->memory.kind == HOCCL_MEMORY_IPC || f->memory.kind == HOCCL_MEMORY_ADDRESS;
+    f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
                            : !apart          ? "a buffer is pinned host memory"
                                              : "its buffer cannot be opened by another process");
@@ -243,6 +244,8 @@ static HOCCL_Result send_step(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool 
         return send_waiting(gpu, f, moved);
     if (f->path == HOCCL_PATH_PULL)
         return send_pulled(f, moved);
+    if (f->path == HOCCL_PATH_PUSH && f->state == HOCCL_FLOW_OFFERED)
+        return hoccl_direct_await(gpu, f, moved);
     return f->path == HOCCL_PATH_PUSH ? hoccl_direct_step(gpu, f, moved) : hoccl_staged_send_step(gpu, f, moved);
 }
 
@@ -300,6 +303,8 @@ static HOCCL_Result take_offer(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool
     uint32_t kind = hoccl_flow_slot(f)->offer.kind;
     if (kind == HOCCL_MEMORY_IPC || kind == HOCCL_MEMORY_ADDRESS)
         return hoccl_direct_open(gpu, f, HOCCL_PATH_PULL, moved);
+    if (kind == HOCCL_MEMORY_WANTED)
+        return hoccl_direct_dispatch(gpu, f, moved);
     return hoccl_staged_receive_open(gpu, f, moved);
 }
 
@@ -321,6 +326,8 @@ static HOCCL_Result receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *f, bo
         return receive_waiting(f, moved);
     if (f->state == HOCCL_FLOW_OFFERED)
         return receive_offered(gpu, f, moved);
+    if (f->path == HOCCL_PATH_PUSH)
+        return hoccl_direct_dispatch(gpu, f, moved);
     return f->path == HOCCL_PATH_PULL ? hoccl_direct_step(gpu, f, moved) : hoccl_staged_receive_step(gpu, f, moved);
 }
 
@@ -368,6 +375,8 @@ static bool own_end_quiet(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     if (in_flight(f) || (f->mapping && hoccl_observe(&f->mapping->state) == HOCCL_MAPPING_OPENING))
         return false;
     if (f->view && hoccl_observe(&f->view->state) == HOCCL_STAGE_PREPARING)
+        return false;
+    if (hoccl_observe(&f->dispatch.state) == HOCCL_DISPATCH_PENDING)
         return false;
     if (f->mapping)
         hoccl_mapping_put(&gpu->mappings, f->mapping);

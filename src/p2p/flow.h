@@ -29,7 +29,8 @@ struct hoccl_peer {
     uint32_t paths_said;            /* progress thread: bit for each path already logged */
 };
 
-/*   send:     WAITING ──grant──▶ OPENING ──mapping open──▶ MOVING ──all landed──▶ DONE           (PUSH)
+/*   send:     WAITING ──grant of a range not known──▶ OFFERED ──descriptors sent──▶ OPENING, as next  (PUSH)
+ *             WAITING ──grant──▶ OPENING ──mapping open──▶ MOVING ──all landed──▶ DONE           (PUSH)
  *                       └──────▶ OFFERED ──receipt──▶ DONE                                       (PULL)
  *                                   └──slots given──▶ MOVING ──all drained──▶ DONE               (STAGED)
  *   receive:  WAITING ──slot of the ring free──▶ OFFERED ──answer──▶ DONE                        (PUSH)
@@ -62,6 +63,7 @@ struct hoccl_flow {
     uint64_t since;         /* when it began to wait for the peer, ns */
     bool warned;
     struct hoccl_mapping *mapping; /* PUSH, PULL */
+    struct hoccl_dispatch dispatch; /* receive: descriptors of its memory that the sender wants */
     /* STAGED: chunk i of `chunks` uses slot[i mod slots] and transfer[i mod slots]. */
     struct hoccl_stage_view *view;
     uint32_t chunks, started, landed, slots;
@@ -104,6 +106,9 @@ void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why);
 
 /* direct.c: PUSH and PULL. staged.c: STAGED. */
 HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, enum hoccl_path path, bool *moved);
+/* PUSH into a range whose descriptors have to come first: the sender's wait, the receiver's sending. */
+HOCCL_Result hoccl_direct_await(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+HOCCL_Result hoccl_direct_dispatch(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_direct_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);

@@ -72,9 +72,9 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
     return HOCCL_SUCCESS;
 }
 
-static HOCCL_Result create(struct hoccl_device *device, struct hoccl_gpu **gpu)
+static HOCCL_Result create(const struct hoccl_device *device, struct hoccl_gpu **gpu)
 {
-    struct hoccl_gpu *g = hoccl_alloc(sizeof *g, "a GPU object");
+    struct hoccl_gpu *g = hoccl_alloc_lines(sizeof *g, "a GPU object");
     if (!g)
         return HOCCL_ERR_MEMORY;
     g->device = *device;
@@ -89,7 +89,7 @@ static HOCCL_Result create(struct hoccl_device *device, struct hoccl_gpu **gpu)
     return HOCCL_SUCCESS;
 }
 
-static HOCCL_Result open_locked(struct hoccl_device *device, struct hoccl_gpu **gpu)
+static HOCCL_Result open_locked(const struct hoccl_device *device, struct hoccl_gpu **gpu)
 {
     struct hoccl_gpu *g = find(device);
     HOCCL_Result r = HOCCL_SUCCESS;
@@ -121,15 +121,30 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
     return r;
 }
 
-/* Called while nothing is parked. */
-static void free_memory(void *arg)
+static void free_memory(struct hoccl_gpu *g)
 {
-    struct hoccl_gpu *g = arg;
+    bool pushed = false;
+    HOCCL_Result entered = hoccl_device_enter(&g->device, &pushed);
     hoccl_mappings_close(&g->mappings);
     hoccl_gate_close(&g->gate, &g->flags);
     hoccl_flag_pool_close(&g->flags);
+    if (!entered)
+        hoccl_device_leave(pushed);
     hoccl_list_remove(&g->link);
     free(g);
+}
+
+/* Called while nothing is parked: this object and those that had to be kept before. */
+static void free_unused(void *arg)
+{
+    struct hoccl_list *next;
+    (void)arg;
+    for (struct hoccl_list *l = table.next; l != &table; l = next) {
+        struct hoccl_gpu *g = hoccl_entry(l, struct hoccl_gpu, link);
+        next = l->next;
+        if (!g->users && !g->ready)
+            free_memory(g);
+    }
 }
 
 static HOCCL_Result close_locked(struct hoccl_gpu *g)
@@ -147,7 +162,7 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
         hoccl_engine_close(&g->engine[i], &g->flags);
     hoccl_stage_close_gpu(&g->stage);
     hoccl_exports_close(&g->exports);
-    if (!hoccl_parking_quiet(free_memory, g))
+    if (!hoccl_parking_quiet(free_unused, NULL))
         hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: the GPU's flags are kept for later");
     return HOCCL_SUCCESS;
 }

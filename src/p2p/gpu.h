@@ -29,7 +29,8 @@ struct hoccl_gpu {
 HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
 
 /* One communicator less. With the last one the threads end and the memory is freed; while streams of the process are
- * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang.
+ * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang;
+ * the last object of the process that is closed frees all of them.
  * TIMEOUT if the submitter is stuck in the driver: the object is then given up, not freed. */
 HOCCL_Result hoccl_gpu_close(struct hoccl_gpu *gpu);
 

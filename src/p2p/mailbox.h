@@ -65,6 +65,8 @@ enum hoccl_memory_kind {
     HOCCL_MEMORY_HOST,    /* not at all, and no engine of another GPU copies there: pinned host memory */
     HOCCL_MEMORY_ADDRESS, /* by its address: the same process */
     HOCCL_MEMORY_IPC,     /* by the legacy IPC handle of its allocation */
+    HOCCL_MEMORY_RANGE,   /* by descriptors of its segments, which the other end asks for once (parcel.h) */
+    HOCCL_MEMORY_WANTED,  /* in an offer: descriptors of the granted range, please */
 };
 
 /* A grant ends when the sender takes it or the receiver withdraws it (its communicator has failed), whoever is first to
@@ -83,12 +85,12 @@ struct hoccl_grant {
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 struct hoccl_handle {
-    uint8_t bytes[HOCCL_HANDLE_BYTES]; /* CUipcMemHandle of the whole allocation */
-} __attribute__((aligned(HOCCL_CACHE_LINE)));
+    uint8_t bytes[HOCCL_HANDLE_BYTES]; /* CUipcMemHandle of the whole allocation; a line in a slot, unaligned elsewhere */
+};
 
 struct hoccl_offer {
     uint32_t tag;  /* published last */
-    uint32_t kind; /* IPC, ADDRESS: pull from here; else staging is asked for */
+    uint32_t kind; /* IPC, ADDRESS: pull from here; WANTED: a push, once the descriptors are here; else staging */
     uint64_t buffer, base, offset;
     uint32_t filled; /* STAGED: chunks that stand in the staging slots, counted from the flow's first */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
@@ -96,7 +98,7 @@ struct hoccl_offer {
 #define HOCCL_FLOW_STAGES 8 /* most staging slots of one flow */
 
 struct hoccl_receipt {
-    uint32_t tag;     /* PULL: published when the bytes have been pulled */
+    uint32_t tag;     /* PULL: published when the bytes have been pulled; WANTED: when the descriptors are sent */
     uint32_t staged;  /* STAGED: published when the next three stand */
     uint32_t where;   /* enum hoccl_stage_kind */
     uint32_t count;   /* staging slots given */

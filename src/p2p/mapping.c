@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LIMIT 32
 
@@ -19,11 +20,27 @@ void hoccl_mappings_open(struct hoccl_mappings *m, struct hoccl_submitter *submi
     m->submitter = submitter;
 }
 
+static void free_mapping(struct hoccl_mapping *x)
+{
+    for (uint32_t i = 0; i < x->arrived; i++)
+        if (x->segment[i].fd >= 0)
+            close(x->segment[i].fd);
+    free(x->segment);
+    free(x);
+}
+
 static void forget(struct hoccl_mappings *m, struct hoccl_mapping *x)
 {
     hoccl_list_remove(&x->link);
     m->count--;
-    free(x);
+    free_mapping(x);
+}
+
+/* Unmapping returns also while streams are parked; closing a legacy handle does not. */
+static void unmap_range(struct hoccl_mapping *x)
+{
+    hoccl_driver.MemUnmap(x->address, x->bytes);
+    hoccl_driver.MemAddressFree(x->address, x->bytes);
 }
 
 void hoccl_mappings_close(struct hoccl_mappings *m)
@@ -31,9 +48,12 @@ void hoccl_mappings_close(struct hoccl_mappings *m)
     struct hoccl_list *l;
     while ((l = hoccl_list_take(&m->list))) {
         struct hoccl_mapping *x = hoccl_entry(l, struct hoccl_mapping, link);
-        if (hoccl_observe(&x->state) == HOCCL_MAPPING_OPEN)
+        bool open = hoccl_observe(&x->state) == HOCCL_MAPPING_OPEN;
+        if (open && x->segment)
+            unmap_range(x);
+        else if (open)
             hoccl_driver.IpcCloseMemHandle(x->address);
-        free(x);
+        free_mapping(x);
     }
     m->count = 0;
 }
@@ -74,30 +94,124 @@ static struct hoccl_mapping *find(struct hoccl_mappings *m, uint64_t process, ui
     return NULL;
 }
 
+static void use(struct hoccl_mappings *m, struct hoccl_mapping *x)
+{
+    hoccl_list_remove(&x->link);
+    hoccl_list_append(&m->list, &x->link);
+    x->users++;
+}
+
+struct hoccl_mapping *hoccl_mapping_find(struct hoccl_mappings *m, uint64_t process, uint64_t buffer)
+{
+    struct hoccl_mapping *x = find(m, process, buffer);
+    if (x)
+        use(m, x);
+    return x;
+}
+
+static struct hoccl_mapping *add(struct hoccl_mappings *m, const struct hoccl_mapping *what)
+{
+    trim(m);
+    struct hoccl_mapping *x = hoccl_alloc(sizeof *x, "a mapping");
+    if (!x)
+        return NULL;
+    *x = *what;
+    hoccl_list_append(&m->list, &x->link);
+    m->count++;
+    return x;
+}
+
+static bool give_open(struct hoccl_mappings *m, struct hoccl_mapping *x)
+{
+    return hoccl_submitter_give(m->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_OPEN, .mapping = x});
+}
+
 HOCCL_Result hoccl_mapping_get(struct hoccl_mappings *m, uint64_t process, uint64_t buffer,
                                const struct hoccl_handle *handle, struct hoccl_mapping **mapping)
 {
     struct hoccl_mapping *x = find(m, process, buffer);
+    *mapping = NULL;
     if (!x) {
-        trim(m);
-        x = hoccl_alloc(sizeof *x, "a mapping");
+        x = add(m, &(struct hoccl_mapping){.process = process, .buffer = buffer, .handle = *handle, .state = HOCCL_MAPPING_OPENING});
         if (!x)
             return HOCCL_ERR_MEMORY;
-        *x = (struct hoccl_mapping){.process = process, .buffer = buffer, .handle = *handle, .state = HOCCL_MAPPING_OPENING};
-        if (!hoccl_submitter_give(m->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_OPEN, .mapping = x})) {
-            free(x);
-            *mapping = NULL;
+        if (!give_open(m, x)) {
+            forget(m, x);
             return HOCCL_SUCCESS;
         }
-        m->count++;
-    } else {
-        hoccl_list_remove(&x->link);
     }
-    hoccl_list_append(&m->list, &x->link);
-    x->users++;
+    use(m, x);
     *mapping = x;
     return HOCCL_SUCCESS;
 }
+
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
+
+static void close_all(const int *fds, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* A range of which nothing has come yet. */
+static struct hoccl_mapping *begin_range(struct hoccl_mappings *m, uint64_t process, const struct hoccl_parcel *p, int device)
+{
+    struct hoccl_mapping_segment *s = hoccl_alloc(p->total * sizeof *s, "the segments of a range");
+    if (!s)
+        return NULL;
+    struct hoccl_mapping *x = add(m, &(struct hoccl_mapping){.process = process, .buffer = p->key, .segment = s, .segments = p->total,
+                                                             .device = device, .state = HOCCL_MAPPING_ARRIVING});
+    if (!x)
+        free(s);
+    return x;
+}
+
+/* Parcels of one range come in order; those of one that is known already (asked for twice) are not needed. */
+static HOCCL_Result accept_parcel(struct hoccl_mappings *m, uint64_t process, const struct hoccl_parcel *p, const int *fds, int device)
+{
+    struct hoccl_mapping *x = find(m, process, p->key);
+    if (!x)
+        x = begin_range(m, process, p, device);
+    if (!x) {
+        close_all(fds, p->count);
+        return HOCCL_ERR_MEMORY;
+    }
+    if (hoccl_observe(&x->state) != HOCCL_MAPPING_ARRIVING || x->arrived != p->first || x->segments != p->total) {
+        close_all(fds, p->count);
+        return HOCCL_SUCCESS;
+    }
+    for (uint32_t i = 0; i < p->count; i++) {
+        x->segment[x->arrived++] = (struct hoccl_mapping_segment){fds[i], p->bytes[i]};
+        x->bytes += p->bytes[i];
+    }
+    return HOCCL_SUCCESS;
+}
+
+/* Ranges that have come whole are opened; where the submitter's ring is full, at the next call. */
+static void open_complete(struct hoccl_mappings *m)
+{
+    for (struct hoccl_list *l = m->list.next; l != &m->list; l = l->next) {
+        struct hoccl_mapping *x = hoccl_entry(l, struct hoccl_mapping, link);
+        if (hoccl_observe(&x->state) != HOCCL_MAPPING_ARRIVING || x->arrived < x->segments)
+            continue;
+        hoccl_publish(&x->state, HOCCL_MAPPING_OPENING);
+        if (!give_open(m, x))
+            hoccl_publish(&x->state, HOCCL_MAPPING_ARRIVING);
+    }
+}
+
+HOCCL_Result hoccl_mappings_receive(struct hoccl_mappings *m, uint64_t process, int socket, int device)
+{
+    struct hoccl_parcel p;
+    int fds[HOCCL_PARCEL_SEGMENTS];
+    HOCCL_Result r = HOCCL_SUCCESS;
+    while (!r && hoccl_parcel_take(socket, &p, fds) > 0)
+        r = accept_parcel(m, process, &p, fds, device);
+    open_complete(m);
+    return r;
+}
+
+/* ---- */
 
 void hoccl_mapping_put(struct hoccl_mappings *m, struct hoccl_mapping *mapping)
 {
@@ -106,11 +220,52 @@ void hoccl_mapping_put(struct hoccl_mappings *m, struct hoccl_mapping *mapping)
         trim(m);
 }
 
-void hoccl_mapping_open(struct hoccl_mapping *mapping)
+static CUresult open_handle(struct hoccl_mapping *x)
 {
     CUipcMemHandle h;
-    memcpy(&h, mapping->handle.bytes, sizeof h);
-    mapping->result = hoccl_driver.IpcOpenMemHandle(&mapping->address, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    memcpy(&h, x->handle.bytes, sizeof h);
+    return hoccl_driver.IpcOpenMemHandle(&x->address, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+/* One segment at its place; its descriptor is not needed afterwards. */
+static CUresult map_segment(struct hoccl_mapping_segment *s, CUdeviceptr at)
+{
+    CUmemGenericAllocationHandle h;
+    CUresult r = hoccl_driver.MemImportFromShareableHandle(&h, (void *)(intptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    close(s->fd);
+    s->fd = -1;
+    if (r)
+        return r;
+    r = hoccl_driver.MemMap(at, s->bytes, 0, h, 0);
+    hoccl_driver.MemRelease(h);
+    return r;
+}
+
+static CUresult open_range(struct hoccl_mapping *x)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = x->device},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    uint64_t at = 0;
+    CUresult r = hoccl_driver.MemAddressReserve(&x->address, x->bytes, 0, 0, 0);
+    if (r)
+        return r;
+    for (uint32_t i = 0; i < x->segments && !r; i++) {
+        r = map_segment(&x->segment[i], x->address + at);
+        at += r ? 0 : x->segment[i].bytes;
+    }
+    if (!r)
+        r = hoccl_driver.MemSetAccess(x->address, x->bytes, &access, 1);
+    if (!r)
+        return r;
+    if (at)
+        hoccl_driver.MemUnmap(x->address, at);
+    hoccl_driver.MemAddressFree(x->address, x->bytes);
+    return r;
+}
+
+void hoccl_mapping_open(struct hoccl_mapping *mapping)
+{
+    mapping->result = mapping->segment ? open_range(mapping) : open_handle(mapping);
     hoccl_publish(&mapping->state, mapping->result ? HOCCL_MAPPING_FAILED : HOCCL_MAPPING_OPEN);
 }
 
@@ -122,6 +277,10 @@ static void close_now(void *arg)
 
 void hoccl_mapping_close(struct hoccl_mapping *mapping)
 {
-    bool closed = hoccl_parking_quiet(close_now, mapping);
+    bool closed = true;
+    if (mapping->segment)
+        unmap_range(mapping);
+    else
+        closed = hoccl_parking_quiet(close_now, mapping);
     hoccl_publish(&mapping->state, closed ? HOCCL_MAPPING_CLOSED : HOCCL_MAPPING_OPEN);
 }

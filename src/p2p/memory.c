@@ -16,6 +16,7 @@ struct attributes {
     size_t bytes;
     int legacy;
     int managed;
+    unsigned long long handles; /* CUmemAllocationHandleType bits it can be exported as */
 };
 
 static HOCCL_Result query(const void *address, struct attributes *a)
@@ -26,8 +27,9 @@ static HOCCL_Result query(const void *address, struct attributes *a)
                                    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
-    void *values[] = {&a->type, &a->ordinal, &a->buffer, &a->start, &a->bytes, &a->legacy, &a->managed};
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                   CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
+    void *values[] = {&a->type, &a->ordinal, &a->buffer, &a->start, &a->bytes, &a->legacy, &a->managed, &a->handles};
     memset(a, 0, sizeof *a);
     return hoccl_driver_check(
         hoccl_driver.PointerGetAttributes(sizeof names / sizeof *names, names, values, (CUdeviceptr)(uintptr_t)address),
@@ -48,7 +50,7 @@ static HOCCL_Result classify(const struct hoccl_device *device, const void *addr
     if (a->type == CU_MEMORYTYPE_DEVICE && a->ordinal != device->ordinal)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p is memory of GPU %d, and this rank is bound to GPU %d", address,
                           a->ordinal, device->ordinal);
-    if (p < a->start || p - a->start > a->bytes || bytes > a->bytes - (p - a->start))
+    if ((a->legacy || a->type == CU_MEMORYTYPE_HOST) && (p < a->start || p - a->start > a->bytes || bytes > a->bytes - (p - a->start)))
         return hoccl_fail(HOCCL_ERR_ARGUMENT,
                           "buffer %p and %zu bytes reach beyond its allocation (%zu bytes at %p)", address, bytes, a->bytes,
                           (void *)(uintptr_t)a->start);
@@ -66,6 +68,35 @@ void hoccl_exports_close(struct hoccl_exports *exports)
     pthread_mutex_destroy(&exports->lock);
 }
 
+/* Memory without a legacy handle may be a range over several segments, and the driver's "range" is then the reserved one,
+ * mapped or not: so walk the segments, each a mapping of its own with an id of its own. */
+static HOCCL_Result walk(const struct hoccl_device *device, const void *address, size_t bytes, struct hoccl_memory *m)
+{
+    const uint64_t prime = 0x100000001b3u;
+    CUdeviceptr start = (CUdeviceptr)(uintptr_t)address, at = start, base;
+    size_t n;
+    m->buffer = 0xcbf29ce484222325u;
+    m->range = true;
+    m->bytes = 0;
+    while (at < start + bytes) {
+        struct attributes a;
+        HOCCL_Result r = query((const void *)(uintptr_t)at, &a);
+        if (r)
+            return r;
+        if (a.type != CU_MEMORYTYPE_DEVICE || a.ordinal != device->ordinal || hoccl_driver.MemGetAddressRange(&base, &n, at))
+            return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p and %zu bytes reach beyond its memory: nothing of GPU %d is mapped at %p",
+                              address, bytes, device->ordinal, (void *)(uintptr_t)at);
+        if (!m->bytes)
+            m->base = base;
+        m->buffer = ((m->buffer ^ a.buffer) * prime ^ n) * prime;
+        m->bytes += n;
+        m->range &= (a.handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+        at = base + n;
+    }
+    m->offset = start - m->base;
+    return HOCCL_SUCCESS;
+}
+
 HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *address, size_t bytes,
                                 struct hoccl_memory *memory)
 {
@@ -80,7 +111,7 @@ HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *a
                                     .buffer = a.buffer,
                                     .base = a.start,
                                     .offset = (uintptr_t)address - a.start};
-    return HOCCL_SUCCESS;
+    return memory->host || memory->legacy ? HOCCL_SUCCESS : walk(device, address, bytes, memory);
 }
 
 static HOCCL_Result find_or_make(struct hoccl_exports *x, struct hoccl_memory *m)
@@ -107,6 +138,8 @@ HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process
 {
     HOCCL_Result r = HOCCL_SUCCESS;
     memory->kind = memory->host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
+    if (memory->range)
+        memory->kind = HOCCL_MEMORY_RANGE;
     if (!memory->legacy || memory->host)
         return r;
     if (same_process) {

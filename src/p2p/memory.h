@@ -12,9 +12,11 @@
 struct hoccl_memory {
     bool host;       /* pinned host memory */
     bool legacy;     /* its allocation has a legacy IPC handle */
+    bool range;      /* segments that can be exported as descriptors */
     uint32_t kind;   /* enum hoccl_memory_kind, once exported */
-    uint64_t buffer; /* id of the allocation, unique in the process for ever */
-    uint64_t base;   /* of the allocation */
+    uint64_t buffer; /* id of the allocation, unique in the process for ever; of a range: made of its segments' ids */
+    uint64_t base;   /* of the allocation, or of the range's first segment */
+    uint64_t bytes;  /* range: of all its segments */
     uint64_t offset; /* of the buffer in it */
     struct hoccl_handle handle; /* kind IPC */
 };

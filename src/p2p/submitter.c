@@ -104,6 +104,9 @@ static void run(struct hoccl_submitter *s, const struct hoccl_job *j)
     case HOCCL_JOB_PREPARE:
         hoccl_stage_view_prepare(j->view);
         break;
+    case HOCCL_JOB_DISPATCH:
+        hoccl_dispatch_run(j->dispatch);
+        break;
     }
     if (r)
         hoccl_publish(&s->broken, (uint32_t)r);

@@ -21,7 +21,7 @@
 
 #define HOCCL_JOBS 64u
 
-enum hoccl_job_kind { HOCCL_JOB_COPY = 1, HOCCL_JOB_OPEN, HOCCL_JOB_CLOSE, HOCCL_JOB_PREPARE };
+enum hoccl_job_kind { HOCCL_JOB_COPY = 1, HOCCL_JOB_OPEN, HOCCL_JOB_CLOSE, HOCCL_JOB_PREPARE, HOCCL_JOB_DISPATCH };
 
 /* Which way a copy goes, as seen from the GPU that makes it: each way has an engine of its own. HOST
  * is between two places of host memory, by the submitter itself. */
@@ -29,6 +29,7 @@ enum hoccl_direction { HOCCL_PUSH, HOCCL_PULL, HOCCL_D2H, HOCCL_H2D, HOCCL_HOST,
 
 struct hoccl_mapping;
 struct hoccl_stage_view;
+struct hoccl_dispatch;
 
 struct hoccl_job {
     enum hoccl_job_kind kind;
@@ -41,7 +42,8 @@ struct hoccl_job {
     uint32_t value;
     uint32_t *result;              /* COPY: CUresult of the copy, published before the flag can be written */
     struct hoccl_mapping *mapping; /* OPEN, CLOSE */
-    struct hoccl_stage_view *view; /* PREPARE */
+    struct hoccl_stage_view *view;     /* PREPARE */
+    struct hoccl_dispatch *dispatch;   /* DISPATCH */
 };
 
 struct hoccl_submitter {

@@ -7,7 +7,8 @@
  * queueing on the ends of chunks: a flow's next chunk is due at (bytes given + chunk) / weight, and the chunk due first
  * goes next, lower ids first among equals. With weight = bytes every flow's last chunk is due at 1: in the last round
  * each flow has one chunk, whatever the sizes. A flow that joins later starts at the queue's present virtual time, so
- * it neither catches up nor waits. Times are fixed-point, bytes × 2^64 / weight in 128 bits, which 2^63 bytes of weight 1 just fit.
+ * it neither catches up nor waits. Times are fixed-point, bytes × 2^64 / weight in 128 bits, which 2^63 bytes of weight
+ * 1 just fit.
  */
 #include "sched/chunks.h"
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a collective moves, in bytes. `bytes` of alltoallv is a whole matrix (row: source); of the other v kinds a vector. */
+/* What a collective moves, in bytes: `bytes` of alltoallv is a matrix (row: source), of the other v kinds a vector. */
 enum hoccl_collective_kind {
 	HOCCL_COLLECTIVE_ALLTOALL,	/* each rank sends bytes[0] to each */
 	HOCCL_COLLECTIVE_ALLTOALLV,	/* rank u sends bytes[u × ranks + v] to v */

@@ -129,13 +129,14 @@ static uint64_t stage_time(struct extra *x)
 	return ns ? ns + x->fill->machine->start_ns : 0;
 }
 
+/* By distance, so that the receivers' turns do not all begin with the same sender; self copies last. */
 static int take_all(struct extra *x)
 {
 	int status = 0;
 
-	for (int i = 0; i < x->size && !status; i++)
-		for (int j = 0; j < x->size && !status; j++) {
-			int u = member(x, i), v = member(x, j);
+	for (int ahead = 1; ahead <= x->size; ahead++)
+		for (int i = 0; i < x->size && !status; i++) {
+			int u = member(x, i), v = member(x, (i + ahead) % x->size);
 
 			status = take(x, 0, u, v, *hoccl_fill_cell(x->fill, u, v));
 		}
@@ -305,7 +306,8 @@ static bool node_empty(const struct hoccl_fill *f, int node)
 int hoccl_fill_extra(struct hoccl_fill *f, uint32_t first, struct hoccl_extra *out)
 {
 	const struct hoccl_layout *layout = f->traffic->layout;
-	const struct hoccl_rate *push = &f->machine->rate[HOCCL_LINE_PUSH], *link = &f->machine->rate[HOCCL_LINE_NVLINK_OUT];
+	const struct hoccl_rate *push = &f->machine->rate[HOCCL_LINE_PUSH];
+	const struct hoccl_rate *link = &f->machine->rate[HOCCL_LINE_NVLINK_OUT];
 	struct extra x = {.fill = f, .out = out, .first = first};
 	size_t most = 0, from = f->items;
 	int status = 0;

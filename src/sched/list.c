@@ -84,7 +84,9 @@ static uint64_t score(const struct lister *l, int side, int x, int y)
 {
 	size_t u = (size_t)(side ? y : x), v = (size_t)(side ? x : y);
 
-	return l->left[1 - side][y] + l->long_first * hoccl_rate_time(l->demand->rate, l->demand->r[u * (size_t)l->gpus + v]);
+	uint64_t bytes = l->demand->r[u * (size_t)l->gpus + v];
+
+	return l->left[1 - side][y] + l->long_first * hoccl_rate_time(l->demand->rate, bytes);
 }
 
 /* The best of the partners in `set`, one word of the free ones, which begins at line `base`. */
@@ -123,7 +125,7 @@ static int pick(const struct lister *l, int side, int x)
 	return best.line;
 }
 
-/* Lines with nearly as much left as any; none where they are many. Looked for once in as many starts as there are lines. */
+/* Lines with nearly as much left as any; none where they are many. Looked for once in as many starts as lines. */
 static void find_heavy(struct lister *l)
 {
 	uint64_t most = 0;

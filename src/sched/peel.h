@@ -27,8 +27,8 @@ void hoccl_peel_fini(struct hoccl_peel *peel);
 int hoccl_peel_add(struct hoccl_peel *peel, int out, int in, uint64_t bytes);
 
 /*
- * The merged tail: stages that move whole entries of the residual `r` (of the demand's size, emptied), at most as many as the
- * line with the most entries has. Adds its stages to `peel` unless that is NULL; *ns is their time, start-up included.
+ * The merged tail: stages that move whole entries of the residual `r` (of the demand's size; emptied), at most as many
+ * as the line with the most entries has. Adds its stages to `peel` unless that is NULL; *ns is their time, with start-up.
  */
 int hoccl_tail_run(struct hoccl_peel *peel, uint64_t *r, const struct hoccl_demand *demand, uint64_t *ns);
 

@@ -26,7 +26,7 @@
 struct deal {
 	uint64_t room[HOCCL_SCHED_MAX_GPUS];	/* bytes each NIC may still take from others */
 	uint64_t keep[HOCCL_SCHED_MAX_GPUS];	/* bytes each GPU may still send over its own NIC */
-	int next[HOCCL_SCHED_MAX_GPUS];		/* of each node: the helper that is being filled, a position in member[] */
+	int next[HOCCL_SCHED_MAX_GPUS];		/* of each node: the first helper with room, a position in member[] */
 };
 
 struct builder {

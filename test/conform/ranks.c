@@ -255,6 +255,17 @@ bool ranks_settle(int descriptors, int threads)
     return false;
 }
 
+void ranks_hold(int *descriptors, int *threads)
+{
+    for (int same = 0; same < 20; same++) {
+        if (*descriptors != ranks_descriptors() || *threads != ranks_threads())
+            same = 0;
+        *descriptors = ranks_descriptors();
+        *threads = ranks_threads();
+        usleep(10000);
+    }
+}
+
 void ranks_environment(int devices)
 {
     char text[16];

@@ -60,7 +60,8 @@ bool rank_fails(struct rank *rank, HOCCL_Result result, HOCCL_Result wanted, con
                 const char *file, int line);
 
 /* All ranks of the communicator send `bytes` to one another on one stream in one group, and every byte is checked.
- * `key` makes the data of one exchange differ from another's. False with a fault noted. */
+ * `key` makes the data of one exchange differ from another's. It frees memory, so no stream of the process may wait in
+ * an operation that needs more of this test to complete. False with a fault noted. */
 bool rank_exchange(struct rank *rank, HOCCL_Comm comm, size_t bytes, unsigned key);
 
 /* What this process holds: open descriptors, threads. */
@@ -69,6 +70,9 @@ int ranks_threads(void);
 
 /* Wait until both are at most these, for 5 s at most; false if they stay above. */
 bool ranks_settle(int descriptors, int threads);
+
+/* Wait until neither has changed for a moment, and say what they are. */
+void ranks_hold(int *descriptors, int *threads);
 
 /* The emulator with so many GPUs, unless the environment chooses a driver; first thing in main. */
 void ranks_environment(int devices);

@@ -12,26 +12,31 @@
 #define GUARD 64
 #define ROOM (((size_t)6 << 20) + 4096)
 
-enum kind { LEGACY, POOL, VMM, PINNED, KINDS };
-static const char *const names[] = {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "pinned host"};
+enum kind { LEGACY, POOL, VMM, RANGE, PINNED, KINDS };
+static const char *const names[] = {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "cuMemCreate with descriptors", "pinned host"};
 static const size_t sizes[] = {0, 1, 2, 3, 8, 1000, 65535, 65536, 1048577, 5242883};
 static const size_t offsets[] = {0, 1, 256, 4097};
 
 static struct job job;
 static CUstream stream;
 
-static CUdeviceptr vmm_alloc(size_t n)
+/* One allocation, or, exportable, one for each smallest unit, mapped side by side. */
+static CUdeviceptr vmm_alloc(size_t n, bool exportable)
 {
-    CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, job.device}};
+    CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                             .requestedHandleTypes = exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE,
+                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, job.device}};
     CUmemAccessDesc a = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle h;
     CUdeviceptr va;
     size_t grain;
     check_cuda(cuMemGetAllocationGranularity(&grain, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
     n = (n + grain - 1) / grain * grain;
-    check_cuda(cuMemCreate(&h, n, &p, 0), "cuMemCreate");
-    check_cuda(cuMemAddressReserve(&va, n, 0, 0, 0), "reserve");
-    check_cuda(cuMemMap(va, n, 0, h, 0), "map");
+    check_cuda(cuMemAddressReserve(&va, 2 * n, 0, 0, 0), "reserve");
+    for (size_t at = 0, step = exportable ? grain : n; at < n; at += step) {
+        check_cuda(cuMemCreate(&h, step, &p, 0), "cuMemCreate");
+        check_cuda(cuMemMap(va + at, step, 0, h, 0), "map");
+    }
     check_cuda(cuMemSetAccess(va, n, &a, 1), "access");
     return va;
 }
@@ -49,7 +54,8 @@ static CUdeviceptr new_memory(enum kind kind, size_t n)
         check_cuda(cuStreamSynchronize(stream), "cuMemAllocAsync");
         break;
     case VMM:
-        p = vmm_alloc(n);
+    case RANGE:
+        p = vmm_alloc(n, kind == RANGE);
         break;
     case PINNED:
         check_cuda(cuMemHostAlloc(&h, n, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the test programs of one rank a process share. A check that fails says so with the rank and ends the job. */
+/* What the test programs share whose ranks are processes, or threads of one. A check that fails says so with the rank and
+ * ends the job. */
 #ifndef TEST_MULTI_RANK_H
 #define TEST_MULTI_RANK_H
 
 #include <cuda.h>
 #include <hoccl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int rank = -1, size;
-static CUstream stream;
+static __thread int rank = -1, size;
+static __thread HOCCL_Comm comm;
+static __thread CUstream stream;
 
 static inline void need(bool good, const char *what, int line)
 {
@@ -25,25 +28,80 @@ static inline void need(bool good, const char *what, int line)
 #define NEED(condition) need((condition), #condition, __LINE__)
 #define OK(call) need((call) == 0, #call, __LINE__)
 
-/* Join the world, with a stream of our own. */
+/* A process: join the world, with a stream of our own. */
 static inline void rank_open(void)
 {
     OK(HOCCL_Init());
-    OK(HOCCL_CommRank(HOCCL_COMM_WORLD, &rank));
-    OK(HOCCL_CommSize(HOCCL_COMM_WORLD, &size));
+    comm = HOCCL_COMM_WORLD;
+    OK(HOCCL_CommRank(comm, &rank));
+    OK(HOCCL_CommSize(comm, &size));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+}
+
+/* Among threads: wait for all. Before memory is freed, for cuMemFree waits for every parked stream of the process. */
+static pthread_barrier_t ranks_barrier;
+static bool ranks_are_threads;
+
+static inline void rank_settle(void)
+{
+    if (ranks_are_threads)
+        pthread_barrier_wait(&ranks_barrier);
 }
 
 static inline int rank_device(void)
 {
     int device;
-    OK(HOCCL_CommDevice(HOCCL_COMM_WORLD, &device));
+    OK(HOCCL_CommDevice(comm, &device));
     return device;
 }
 
 static inline void rank_close(void)
 {
-    OK(HOCCL_Finalize());
+    OK(cuStreamDestroy(stream));
+    OK(comm == HOCCL_COMM_WORLD ? HOCCL_Finalize() : HOCCL_CommDestroy(comm));
+}
+
+/* Threads of one process, GPU r for rank r. */
+struct rank_thread {
+    pthread_t thread;
+    HOCCL_UniqueId id;
+    int rank, size;
+    void (*body)(void);
+};
+
+static inline void *rank_thread(void *argument)
+{
+    const struct rank_thread *t = argument;
+    CUcontext context;
+    int devices;
+    OK(cuDeviceGetCount(&devices));
+    OK(cuDevicePrimaryCtxRetain(&context, t->rank % devices));
+    OK(cuCtxSetCurrent(context));
+    OK(HOCCL_CommInitRank(&comm, t->size, t->id, t->rank));
+    rank = t->rank;
+    size = t->size;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    t->body();
+    rank_close();
+    OK(cuDevicePrimaryCtxRelease(t->rank % devices));
+    return NULL;
+}
+
+static inline void ranks_as_threads(int count, void (*body)(void))
+{
+    struct rank_thread t[16];
+    HOCCL_UniqueId id;
+    NEED(count <= 16);
+    OK(cuInit(0));
+    OK(HOCCL_GetUniqueId(&id));
+    OK(pthread_barrier_init(&ranks_barrier, NULL, (unsigned)count));
+    ranks_are_threads = true;
+    for (int r = 0; r < count; r++) {
+        t[r] = (struct rank_thread){.id = id, .rank = r, .size = count, .body = body};
+        OK(pthread_create(&t[r].thread, NULL, rank_thread, &t[r]));
+    }
+    for (int r = 0; r < count; r++)
+        OK(pthread_join(t[r].thread, NULL));
 }
 
 /* Wait for the stream; the communicator's error, for a failed operation releases its stream too. */
@@ -51,7 +109,7 @@ static inline HOCCL_Result rank_wait(void)
 {
     HOCCL_Result error;
     OK(cuStreamSynchronize(stream));
-    OK(HOCCL_CommGetAsyncError(HOCCL_COMM_WORLD, &error));
+    OK(HOCCL_CommGetAsyncError(comm, &error));
     return error;
 }
 

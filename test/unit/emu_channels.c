@@ -38,7 +38,7 @@ static void park(struct emu_test *t, enum gate gate, CUstream s)
     gate_copy(t, gate, s);
     OK(cuStreamWaitValue32(s, t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
     assert_true(becomes(t->flag + 1, 1, LONG_NS));
-    usleep(5000);
+    usleep(1000);
 }
 
 static CUresult kernel(struct emu_test *t, CUstream s, CUdeviceptr flag)
@@ -265,6 +265,68 @@ static void test_one_parked_stops_none(void **state)
     }
 }
 
+/* With as many parked streams as connections, or more, 8 connections are as one (push, D2H, H2D). */
+static void test_many_parked_are_as_one_connection(void **state)
+{
+    static const enum probe probe[] = {DO_PUSH, DO_D2H, DO_H2D, KERNEL};
+    struct emu_test *t = *state;
+    for (unsigned k = 8; k <= 31; k += 23)
+        for (enum gate g = PUSH; g <= H2D; g++)
+            for (size_t p = 0; p < sizeof probe / sizeof *probe; p++) {
+                CUstream parked[31], s = new_stream();
+                store(t->flag, 0);
+                for (unsigned i = 0; i < k; i++)
+                    park(t, g, parked[i] = new_stream());
+                submit(t, probe[p], s);
+                assert_int_equal(drained(s, SHORT_NS), table[g][probe[p]]);
+                store(t->flag, 1);
+                for (unsigned i = 0; i < k; i++) {
+                    OK(cuStreamSynchronize(parked[i]));
+                    OK(cuStreamDestroy(parked[i]));
+                }
+                OK(cuStreamSynchronize(s));
+                OK(cuStreamDestroy(s));
+            }
+}
+
+struct parker {
+    struct emu_test *t;
+    CUstream s[64];
+    uint32_t parked;
+};
+
+static void *park_many(void *arg)
+{
+    struct parker *p = arg;
+    OK(cuCtxSetCurrent(p->t->ctx[0]));
+    for (uint32_t i = 0; i < 64; i++) {
+        OK(cuStreamWaitValue32(p->s[i], p->t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
+        store(&p->parked, i + 1);
+    }
+    return NULL;
+}
+
+/* Parking ever more streams hangs, somewhere between 33 and 48 of them, until one is released. */
+static void test_too_many_parked(void **state)
+{
+    struct emu_test *t = *state;
+    static struct parker p;
+    pthread_t thread;
+    p.t = t;
+    store(t->flag, 0);
+    for (int i = 0; i < 64; i++)
+        p.s[i] = new_stream();
+    pthread_create(&thread, NULL, park_many, &p);
+    assert_false(becomes(&p.parked, 64, 3 * SHORT_NS));
+    assert_in_range(load(&p.parked), 33, 48);
+    store(t->flag, 1);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 64; i++) {
+        OK(cuStreamSynchronize(p.s[i]));
+        OK(cuStreamDestroy(p.s[i]));
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest at_one[] = {
@@ -277,6 +339,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_parked_streams_and_kernels),
         cmocka_unit_test(test_event_waits_stop_nothing),
         cmocka_unit_test(test_one_parked_stops_none),
+        cmocka_unit_test(test_many_parked_are_as_one_connection),
+        cmocka_unit_test(test_too_many_parked),
     };
     const char *connections = argc > 1 ? argv[1] : strstr(argv[0], "_one") ? "1" : "8";
     emu_environment(connections);

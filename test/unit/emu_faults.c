@@ -120,6 +120,60 @@ static void given_pci_addresses(struct emu_test *t)
     assert_string_equal(bus, "0001:C3:00.0");
 }
 
+struct launcher {
+    struct emu_test *t;
+    uint32_t left;
+};
+
+static void *launch_first(void *arg)
+{
+    struct launcher *l = arg;
+    CUstream s;
+    CUdeviceptr word = l->t->flag_dev + 256;
+    void *args[] = {&word};
+    OK(cuCtxSetCurrent(l->t->ctx[0]));
+    s = new_stream();
+    OK(cuLaunchKernel(function("nop"), 1, 1, 1, 32, 1, 1, 0, s, args, NULL));
+    store(&l->left, 1);
+    return NULL;
+}
+
+/* A function's first launch hangs behind a parked wait. */
+static void lazy_loading(struct emu_test *t)
+{
+    struct launcher l = {t, 0};
+    CUstream s = new_stream();
+    pthread_t thread;
+    OK(cuMemcpyDtoDAsync(t->b[1], t->a[0], 64, s));
+    OK(cuStreamWaitValue32(s, t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    pthread_create(&thread, NULL, launch_first, &l);
+    assert_false(becomes(&l.left, 1, SHORT_NS));
+    store(t->flag, 1);
+    pthread_join(thread, NULL);
+}
+
+/* A context that ends takes its streams and memory along. */
+static void end_of_context(struct emu_test *t)
+{
+    CUcontext ctx;
+    CUdeviceptr p;
+    CUstream s, own;
+    size_t before, after, total;
+    (void)t;
+    OK(cuMemGetInfo(&before, &total));
+    OK(cuCtxCreate(&ctx, NULL, 0, 0));
+    OK(cuMemAlloc(&p, 4 * MIB));
+    s = new_stream();
+    OK(cuStreamCreate(&own, 0));
+    OK(cuMemsetD8Async(p, 1, MIB, s));
+    OK(cuStreamWriteValue32(CU_STREAM_PER_THREAD, t->flag_dev, 1, 0));
+    OK(cuCtxDestroy(ctx));
+    OK(cuMemGetInfo(&after, &total));
+    assert_true(before == after);
+    assert_int_equal(cuStreamQuery(s), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void small_memory(struct emu_test *t)
 {
     CUdeviceptr p;
@@ -141,6 +195,8 @@ static const struct scenario scenarios[] = {
     {"peer memory", "HOCCL_EMU_PEERMEM", "1", peer_memory},
     {"hidden devices", "CUDA_VISIBLE_DEVICES", "3,1", hidden_devices},
     {"PCI addresses", "HOCCL_EMU_PCI", "0000:11:00.0,0001:c3:00.0", given_pci_addresses},
+    {"lazy loading", "HOCCL_EMU_LAZY", "1", lazy_loading},
+    {"end of a context", "HOCCL_EMU_SEED", "2", end_of_context},
     {"small memory", "HOCCL_EMU_MEMORY", "64", small_memory},
 };
 #define SCENARIOS (sizeof scenarios / sizeof *scenarios)

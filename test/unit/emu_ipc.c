@@ -148,6 +148,43 @@ static CUresult do_stale(const struct order *o, int socket)
     return use(p, o);
 }
 
+struct closer {
+    CUcontext ctx;
+    CUdeviceptr p;
+    uint32_t left;
+};
+
+static void *close_handle(void *arg)
+{
+    struct closer *c = arg;
+    MUST(cuCtxSetCurrent(c->ctx));
+    MUST(cuIpcCloseMemHandle(c->p));
+    store(&c->left, 1);
+    return NULL;
+}
+
+/* Opening goes through while a wait is parked (not measured; assumed), closing hangs until it is released. */
+static CUresult do_close(const struct order *o)
+{
+    struct closer c = {NULL, 0, 0};
+    uint32_t *flag;
+    CUstream s;
+    pthread_t thread;
+    MUST(cuCtxGetCurrent(&c.ctx));
+    MUST(cuMemHostAlloc((void **)&flag, 4096, 0));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    store(flag, 0);
+    MUST(cuStreamWaitValue32(s, (CUdeviceptr)(uintptr_t)flag, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    MUST(cuIpcOpenMemHandle(&c.p, o->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    pthread_create(&thread, NULL, close_handle, &c);
+    bool hangs = !becomes(&c.left, 1, SHORT_NS);
+    store(flag, 1);
+    pthread_join(thread, NULL);
+    MUST(cuMemFreeHost(flag));
+    MUST(cuStreamDestroy(s));
+    return hangs ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 static int child_main(int socket)
 {
     CUcontext ctx;
@@ -162,6 +199,8 @@ static int child_main(int socket)
             result = do_legacy(&o);
         else if (!strcmp(o.what, "descriptor"))
             result = do_descriptor(&o, fd);
+        else if (!strcmp(o.what, "close"))
+            result = do_close(&o);
         else if (!strcmp(o.what, "stale"))
             result = do_stale(&o, socket);
         else
@@ -241,6 +280,16 @@ static void test_offsets(void **state)
     }
     child_end(c);
     OK(cuMemFree(p));
+}
+
+static void test_close_behind_a_parked_wait(void **state)
+{
+    struct emu_test *t = *state;
+    struct child c = child_start("1");
+    struct order o = {.what = "close"};
+    OK(cuIpcGetMemHandle(&o.handle, t->a[0]));
+    OK(ask(c, &o, -1));
+    child_end(c);
 }
 
 /* A GPU that the opener does not see is no obstacle, in either way. */
@@ -438,6 +487,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_offsets),         cmocka_unit_test(test_hidden_gpu),
+        cmocka_unit_test(test_close_behind_a_parked_wait),
         cmocka_unit_test(test_descriptor),      cmocka_unit_test(test_unexportable),
         cmocka_unit_test(test_vmm_on_another_gpu), cmocka_unit_test(test_freed_by_owner),
         cmocka_unit_test(test_killed),          cmocka_unit_test(test_fork_is_refused),

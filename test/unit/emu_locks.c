@@ -144,7 +144,7 @@ static void check(struct emu_test *t, const char *user, unsigned stream_flags, b
     store(t->flag, 0);
     OK(cuStreamWaitValue32(u.parked, t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
     pthread_t user_id = user_start(&u);
-    assert_int_equal(load(&u.left), !user_hangs);
+    assert_int_equal(becomes(&u.left, 1, user_hangs ? 0 : LONG_NS), !user_hangs);
     pthread_create(&thread, NULL, proxy_thread, &p);
     bool returned = becomes(&p.left, 1, proxy_hangs ? SHORT_NS : LONG_NS);
     if (returned == proxy_hangs)

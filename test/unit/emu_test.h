@@ -150,14 +150,16 @@ static inline int emu_setup(void **state)
     OK(cuMemHostAlloc((void **)&t.host, 8 * MIB, CU_MEMHOSTALLOC_PORTABLE));
     OK(cuMemHostAlloc((void **)&t.flag, 4096, CU_MEMHOSTALLOC_PORTABLE));
     OK(cuMemHostGetDevicePointer(&t.flag_dev, t.flag, 0));
+    memset(t.flag, 0, 4096);
     function("nop");
     return 0;
 }
 
-/* Chooses the emulator and what else the environment must say; before anything else. */
+/* Chooses the emulator, unless the test is to be held against a real GPU (EMU_TEST_DEVICE=cuda), and what else the
+ * environment must say; before anything else. */
 static inline void emu_environment(const char *connections)
 {
-    setenv("HOCCL_DEVICE", "emu", 1);
+    setenv("HOCCL_DEVICE", getenv("EMU_TEST_DEVICE") ? getenv("EMU_TEST_DEVICE") : "emu", 1);
     setenv("HOCCL_EMU_DEVICES", "4", 0);
     unsetenv("CUDA_VISIBLE_DEVICES");
     if (connections)

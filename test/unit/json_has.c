@@ -40,8 +40,9 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++) {
         char path[256];
-        const char *value = strchr(argv[i], '=') + 1;
-        snprintf(path, sizeof path, "%.*s", (int)(value - argv[i] - 1), argv[i]);
+        const char *value = argv[i] + strcspn(argv[i], "=");
+        snprintf(path, sizeof path, "%.*s", (int)(value - argv[i]), argv[i]);
+        value += *value == '=';
         const json_t *found = find(document, path);
         if (matches(found, value))
             continue;

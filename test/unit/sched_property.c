@@ -212,7 +212,8 @@ static const char *check_simulation(const struct test_case *t, const struct hocc
 
 static void check_methods(struct test_case *t)
 {
-	bool relay = draw(t, 2), both = !draw(t, t->layout.gpus < 256 ? 4 : 8), small = t->layout.gpus <= 16 && t->pattern.line <= UINT64_C(1) << 28;
+	bool relay = draw(t, 2), both = !draw(t, t->layout.gpus < 256 ? 4 : 8);
+	bool small = t->layout.gpus <= 16 && t->pattern.line <= UINT64_C(1) << 28;
 	struct hoccl_plan *plan = make(t, HOCCL_PLAN_AUTO, relay);
 
 	if (!t->fault)

@@ -115,6 +115,15 @@ static void switches_behind_switches_without_nic(void **state)
     hoccl_topo_close(t);
 }
 
+/* Inner switches come before outer ones in whatever order the GPUs are named. */
+static void pairs_in_another_order(void **state)
+{
+    (void)state;
+    struct hoccl_topo *t = open_for("no-nic", (const char *const[]){"25:00.0", "29:00.0", "26:00.0", "2a:00.0", NULL});
+    check_symmetric(t, 4, (const int[]){2, 3, 0, 1});
+    hoccl_topo_close(t);
+}
+
 /* Where the inner switches have one GPU of the job each, these two are paired over the outer switch. */
 static void pairs_over_an_outer_switch(void **state)
 {
@@ -123,6 +132,16 @@ static void pairs_over_an_outer_switch(void **state)
         open_for("no-nic", (const char *const[]){"0000:AA:00.0", "0000:29:00.0", "0000:a5:00.0", "25:00.0", NULL});
     check_symmetric(t, 4, (const int[]){2, 3, 0, 1});
     assert_int_equal(t->others, 4);
+    hoccl_topo_close(t);
+}
+
+/* Without a switch in common, NUMA nodes that differ are knowledge too. */
+static void two_sockets_are_not_flat(void **state)
+{
+    (void)state;
+    struct hoccl_topo *t = open_for("no-nic", (const char *const[]){"25:00.0", "a5:00.0", NULL});
+    check_symmetric(t, 2, (const int[]){-1, -1});
+    assert_false(t->flat);
     hoccl_topo_close(t);
 }
 
@@ -299,7 +318,9 @@ int main(void)
         cmocka_unit_test(two_gpus_and_a_nic_below_a_switch),
         cmocka_unit_test(a_nic_for_each_gpu),
         cmocka_unit_test(switches_behind_switches_without_nic),
+        cmocka_unit_test(pairs_in_another_order),
         cmocka_unit_test(pairs_over_an_outer_switch),
+        cmocka_unit_test(two_sockets_are_not_flat),
         cmocka_unit_test(a_flat_virtual_machine),
         cmocka_unit_test(odd_counts),
         cmocka_unit_test(distances_beyond_a_switch),

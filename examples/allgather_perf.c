@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AllGather, as nccl-tests' all_gather_perf does it: size is what a rank has at the end, a count from each rank. */
+#include "bench.h"
+
+static void lay_out(const struct bench *bench, size_t bytes, struct layout *layout)
+{
+    size_t ranks = (size_t)bench->job.size, count = bytes / ranks;
+
+    for (size_t peer = 0; peer < ranks; peer++) {
+        layout->send[peer] = layout->receive[peer] = count;
+        layout->receive_at[peer] = peer * count;
+    }
+    layout->count = count;
+    layout->shown = count * ranks;
+    layout->bus_bytes = count * (ranks - 1);
+}
+
+static void enqueue(const struct bench *bench, const struct layout *layout, const void *out, void *in)
+{
+    check_hoccl(HOCCL_AllGather(out, in, layout->count, HOCCL_BYTE, bench->job.comm, bench->stream), "HOCCL_AllGather");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct bench_program program = {
+        .name = "allgather_perf",
+        .what = "every rank gives count elements to all; size = count x ranks",
+        .formula = "algbw = size / time; busbw = algbw x (ranks - 1) / ranks",
+        .same_for_all = true,
+        .in_place = true,
+        .lay_out = lay_out,
+        .enqueue = enqueue,
+    };
+    return bench_main(&program, argc, argv);
+}
