@@ -40,7 +40,8 @@ static json_t *settings(void)
  * in front of their waits; null: none does. */
 static json_t *channels(void)
 {
-    struct hoccl_gate gate = {.channels = hoccl_gate_channels(), .choice = hoccl_settings.gate};
+    struct hoccl_gate gate = {.channels = hoccl_gate_channels(), .always = hoccl_settings.gate != HOCCL_GATE_AUTO};
+    gate.kind = hoccl_gate_kind(gate.channels, 1); /* as if another GPU were in reach */
     int parked = 1;
     while (parked <= HOCCL_PARKED_MAX && !hoccl_gate_needed(&gate, parked))
         parked++;

@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-#define LEAVE_TIMEOUT (2 * HOCCL_S)
+#define LEAVE_TIMEOUT (500 * HOCCL_MS) /* of the two seconds that an abort may take */
 
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
 static enum { NEW, OPEN, ENDED } world_state; /* under world_lock */

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVE_TIMEOUT (2 * HOCCL_S)
+#define LEAVE_TIMEOUT (500 * HOCCL_MS)
 
 /* One communicator to be. */
 struct making {

@@ -16,7 +16,7 @@ struct hoccl_settings hoccl_settings;
 
 extern char **environ;
 
-enum kind { WORD, SECONDS, BYTES, NUMBER, TEXT, ELSEWHERE };
+enum kind { WORD, SECONDS, POSITIVE, BYTES, NUMBER, TEXT, ELSEWHERE };
 
 struct row {
     const char *name;
@@ -33,12 +33,12 @@ _Static_assert(sizeof(enum hoccl_gate_choice) == sizeof(int) && sizeof(enum hocc
 static const struct row table[] = {
     {"HOCCL_DEBUG", WORD, &hoccl_settings.debug, "warn", "error|warn|info|trace", "how much is printed on standard error"},
     {"HOCCL_DEVICE", ELSEWHERE, NULL, "auto", "auto|cuda|emu", "the driver: real if there is a GPU, or one of them by force"},
-    {"HOCCL_INIT_TIMEOUT", SECONDS, &hoccl_settings.init_timeout, "300", NULL, "how long start-up waits for other ranks"},
-    {"HOCCL_TIMEOUT", SECONDS, &hoccl_settings.timeout, "30", NULL, "a transfer that has not moved for so long is an error"},
+    {"HOCCL_INIT_TIMEOUT", POSITIVE, &hoccl_settings.init_timeout, "300", NULL, "how long start-up waits for other ranks"},
+    {"HOCCL_TIMEOUT", POSITIVE, &hoccl_settings.timeout, "30", NULL, "a transfer that has not moved for so long is an error"},
     {"HOCCL_WAIT_TIMEOUT", SECONDS, &hoccl_settings.wait_timeout, "0", NULL,
      "a peer that has not posted its side for so long is an error (0: never)"},
     {"HOCCL_CHUNK", BYTES, &hoccl_settings.chunk, "128M", NULL, "most bytes that a copy engine is given at once"},
-    {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|h2d",
+    {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|push|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
      "an XML file of hwloc to go by instead of this machine, as made by lstopo FILE.xml"},
@@ -132,6 +132,8 @@ static bool read_row(const struct row *r, const char *value)
         return w >= 0;
     case SECONDS:
         return read_seconds(value, r->target);
+    case POSITIVE:
+        return strspn(value, "0") < strlen(value) && read_seconds(value, r->target);
     case BYTES:
         return read_bytes(value, r->target);
     case NUMBER:
@@ -146,7 +148,7 @@ static bool read_row(const struct row *r, const char *value)
 
 static const char *allowed(const struct row *r)
 {
-    static const char *const by_kind[] = {NULL, "whole seconds", "bytes, as 65536, 64K, 4M or 1G", "a whole number",
+    static const char *const by_kind[] = {NULL, "whole seconds", "whole seconds, at least 1", "bytes, as 65536, 64K, 4M or 1G", "a whole number",
                                          "at most 1023 characters", NULL};
     return r->words ? r->words : by_kind[r->kind];
 }

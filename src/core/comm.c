@@ -72,7 +72,7 @@ static HOCCL_Result prepare(struct opening *o)
         return r;
     hoccl_stage_init_host(&c->stage, hoccl_board_stage(c->board, c->board_bytes), c->board_fd);
     struct hoccl_device *d = &c->gpu->device;
-    snprintf(o->mine.driver, sizeof o->mine.driver, "%s", hoccl_driver.name);
+    snprintf(o->mine.driver, sizeof o->mine.driver, "%s", hoccl_driver.kind);
     snprintf(o->mine.gpu_name, sizeof o->mine.gpu_name, "%s", d->name);
     snprintf(o->mine.pci, sizeof o->mine.pci, "%s", d->pci);
     o->mine.uuid = d->uuid;
@@ -222,7 +222,7 @@ static void say_what_was_chosen(const struct opening *o)
               "%d ranks by %s; GPU %s (%s), driver %s; within the node by pushes, pulls and staging; %d hardware channels, "
               "gate %s; mailboxes %zu bytes",
               c->size, o->boot->ops->name, c->gpu->device.pci, c->gpu->device.name, hoccl_driver.name, c->gpu->gate.channels,
-              c->gpu->gate.choice == HOCCL_GATE_AUTO ? "when needed" : c->gpu->gate.choice == HOCCL_GATE_H2D ? "always" : "never",
+              c->gpu->gate.kind == HOCCL_GATE_NONE ? "none" : c->gpu->gate.kind == HOCCL_GATE_PUSH ? "push" : "h2d",
               c->board_bytes);
 }
 

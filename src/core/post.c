@@ -233,7 +233,8 @@ static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, boo
 {
     struct hoccl_op *op = p->op;
     for (int i = 0; i < p->turns; i++) {
-        p->turn[i] = hoccl_turn_next(&p->stream[i]->handshake, gated);
+        struct hoccl_handshake *h = &p->stream[i]->handshake;
+        p->turn[i] = hoccl_turn_next(h, gated || hoccl_turn_gated_last(h));
         op->turn[i] = (struct hoccl_op_turn){.turn = p->turn[i], .stream = p->stream[i], .op = op};
         hoccl_list_init(&op->turn[i].link);
     }
@@ -280,6 +281,8 @@ static HOCCL_Result enqueue_all(struct part *parts, int n)
         r = enqueue_halves(&parts[i], hoccl_turn_start);
     for (int i = 0; i < n && !r; i++)
         r = enqueue_halves(&parts[i], hoccl_turn_wait);
+    for (int i = 0; i < n && r; i++)
+        hoccl_comm_fail(parts[i].comm, r); /* every communicator of the group has handed an operation over by now */
     return r;
 }
 

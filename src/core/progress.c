@@ -234,9 +234,14 @@ bool hoccl_comm_step(struct hoccl_comm *comm)
     return moved;
 }
 
+bool hoccl_comm_news(const struct hoccl_comm *comm)
+{
+    return hoccl_observe(&comm->inbox_full) || (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort)));
+}
+
 bool hoccl_comm_idle(const struct hoccl_comm *comm)
 {
-    if (hoccl_observe(&comm->inbox_full) || (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort))))
+    if (hoccl_comm_news(comm))
         return false;
     if (comm->failed)
         return hoccl_list_empty(&comm->draining);

@@ -8,6 +8,9 @@
 /* Take new operations, watch streams, advance flows, release. True if anything moved. */
 bool hoccl_comm_step(struct hoccl_comm *comm);
 
+/* Another thread has brought something that no step has taken up yet. */
+bool hoccl_comm_news(const struct hoccl_comm *comm);
+
 /* Nothing to do until somebody rings. */
 bool hoccl_comm_idle(const struct hoccl_comm *comm);
 

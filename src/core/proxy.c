@@ -77,6 +77,15 @@ static bool idle(struct hoccl_proxy *p)
     return true;
 }
 
+/* Somebody has brought work since the last look. */
+static bool news(struct hoccl_proxy *p)
+{
+    bool any = hoccl_observe(&p->request) || hoccl_observe(&p->stop);
+    for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
+        any |= hoccl_comm_news(hoccl_entry(l, struct hoccl_comm, link));
+    return any;
+}
+
 static void check_stuck(struct hoccl_proxy *p, uint64_t now)
 {
     for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
@@ -89,7 +98,10 @@ static void rest(struct hoccl_proxy *p, uint64_t *since)
     if (hoccl_patience(since))
         return;
     hoccl_doorbell_announce(&p->bell);
-    hoccl_doorbell_sleep(&p->bell, idle(p) ? 0 : NAP);
+    if (news(p))
+        hoccl_doorbell_cancel(&p->bell);
+    else
+        hoccl_doorbell_sleep(&p->bell, idle(p) ? 0 : NAP);
 }
 
 static void *loop(void *arg)

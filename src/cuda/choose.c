@@ -28,9 +28,13 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *driver;
 static char driver_name[64] = "no driver";
+static const char *driver_kind = "none";
+static int chosen; /* 1: the choice has been made */
 
 VISIBLE void *hoccl_cuda_driver(void);
 VISIBLE const char *hoccl_cuda_driver_name(void);
+VISIBLE const char *hoccl_cuda_driver_kind(void);
+VISIBLE int hoccl_cuda_driver_chosen(void);
 VISIBLE int hoccl_cuda_sm_work(uint64_t *work);
 
 /* One line, one write: ranks share standard error. */
@@ -130,10 +134,12 @@ static void name_driver(void)
 {
     if (dlsym(driver, "hocclEmuSmWork")) {
         snprintf(driver_name, sizeof driver_name, "emulated GPU");
+        driver_kind = "emulated";
         return;
     }
     CUresult (*get)(int *);
     int version = 0;
+    driver_kind = "cuda";
     *(void **)&get = dlsym(driver, "cuDriverGetVersion");
     if (get && get(&version) == CUDA_SUCCESS)
         snprintf(driver_name, sizeof driver_name, "NVIDIA driver, CUDA %d.%d", version / 1000, version % 1000 / 10);
@@ -141,6 +147,7 @@ static void name_driver(void)
 
 static void choose(void)
 {
+    __atomic_store_n(&chosen, 1, __ATOMIC_RELEASE);
     const char *wish = getenv("HOCCL_DEVICE");
     char why[128] = "";
     if (!wish || !*wish)
@@ -176,6 +183,17 @@ const char *hoccl_cuda_driver_name(void)
 {
     pthread_once(&once, choose);
     return driver_name;
+}
+
+const char *hoccl_cuda_driver_kind(void)
+{
+    pthread_once(&once, choose);
+    return driver_kind;
+}
+
+int hoccl_cuda_driver_chosen(void)
+{
+    return __atomic_load_n(&chosen, __ATOMIC_ACQUIRE);
 }
 
 int hoccl_cuda_sm_work(uint64_t *work)

@@ -21,6 +21,12 @@ void *hoccl_cuda_driver(void);
 /* What the driver is, for programs to print: "NVIDIA driver, CUDA 13.0", "emulated GPU" or "no driver". */
 const char *hoccl_cuda_driver_name(void);
 
+/* Its family, for libhoccl to compare between ranks: "cuda", "emulated" or "none". */
+const char *hoccl_cuda_driver_kind(void);
+
+/* 1 if the choice has been made already: what the driver reads from the environment has been read then. Never chooses. */
+int hoccl_cuda_driver_chosen(void);
+
 /* 1 and the number of pieces of work (copies within a GPU, memsets, kernels) that this process has put on SMs of
  * emulated GPUs, or 0 and nothing: not measured, the driver is real. */
 int hoccl_cuda_sm_work(uint64_t *work);

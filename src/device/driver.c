@@ -11,7 +11,9 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct hoccl_driver hoccl_driver;
@@ -19,6 +21,8 @@ struct hoccl_driver hoccl_driver;
 /* In libhoccl_cuda.a; absent in programs that do not link it. */
 extern void *hoccl_cuda_driver(void) __attribute__((weak));
 extern const char *hoccl_cuda_driver_name(void) __attribute__((weak));
+extern const char *hoccl_cuda_driver_kind(void) __attribute__((weak));
+extern int hoccl_cuda_driver_chosen(void) __attribute__((weak));
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int loaded; /* 0 not tried, 1 good, −1 failed; under lock */
@@ -44,6 +48,18 @@ HOCCL_Result hoccl_driver_check(CUresult r, const char *format, ...)
     return hoccl_fail(HOCCL_ERR_DEVICE, "%s: %s", what, hoccl_driver_error(r));
 }
 
+/* Streams that wait in HOCCL take hardware channels away from kernels, so we want as many as there are. The driver reads
+ * the number when it starts: too late if the application has begun to use it. */
+static void ask_for_channels(void)
+{
+    void *present = hoccl_cuda_driver_chosen ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    bool in_use = hoccl_cuda_driver_chosen ? hoccl_cuda_driver_chosen() : present != NULL;
+    if (present)
+        dlclose(present);
+    if (!in_use)
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 static void *find(void)
 {
     void *h = NULL;
@@ -51,9 +67,12 @@ static void *find(void)
         h = hoccl_cuda_driver();
         if (h && hoccl_cuda_driver_name)
             snprintf(hoccl_driver.name, sizeof hoccl_driver.name, "%s", hoccl_cuda_driver_name());
+        if (h && hoccl_cuda_driver_kind)
+            snprintf(hoccl_driver.kind, sizeof hoccl_driver.kind, "%s", hoccl_cuda_driver_kind());
         return h;
     }
-    snprintf(hoccl_driver.name, sizeof hoccl_driver.name, "cuda");
+    snprintf(hoccl_driver.name, sizeof hoccl_driver.name, "CUDA driver");
+    snprintf(hoccl_driver.kind, sizeof hoccl_driver.kind, "cuda");
     h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     return h ? h : dlopen("libcuda.so.1", RTLD_NOW);
 }
@@ -81,6 +100,7 @@ static HOCCL_Result fill(void *h)
 static HOCCL_Result load(void)
 {
     int n = 0;
+    ask_for_channels();
     void *h = find();
     if (!h)
         return hoccl_fail(HOCCL_ERR_DEVICE,

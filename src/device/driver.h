@@ -75,7 +75,8 @@ struct hoccl_driver {
 #define HOCCL_DRIVER_FIELD(field, symbol, arguments) CUresult(*field) arguments;
     HOCCL_DRIVER_FUNCTIONS(HOCCL_DRIVER_FIELD)
 #undef HOCCL_DRIVER_FIELD
-    char name[32]; /* which driver this is, as its finder calls it; ranks compare it and nobody reads it */
+    char name[64]; /* for people, as its finder calls it */
+    char kind[16]; /* which family of drivers this is: ranks compare it and nobody reads it */
 };
 
 /* The table; filled by hoccl_driver_load, constant afterwards. */

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 
+#include <stdio.h>
+
 static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
 {
     return &gpu->engine[f->path == HOCCL_PATH_PUSH ? HOCCL_PUSH : HOCCL_PULL];
@@ -96,11 +98,25 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
     }
     HOCCL_Result r = hoccl_mapping_get(&gpu->mappings, flow->peer->card.process, push ? s->grant.buffer : s->offer.buffer,
                                        push ? &s->grant_memory : &s->offer_memory, &flow->mapping);
-    if (!r && flow->mapping)
+    if (!r && flow->mapping) {
         flow->state = HOCCL_FLOW_OPENING;
-    else
-        *moved = false;
+        return r;
+    }
+    flow->path = HOCCL_PATH_NONE; /* the submitter's ring is full: the same again at the next step */
+    *moved = false;
     return r;
+}
+
+/* The receiver's memory cannot be opened here after all (another PID namespace, no peer access): staging always works. */
+static void stage_instead(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    char why[128];
+    snprintf(why, sizeof why, "its buffer could not be opened (cuIpcOpenMemHandle: %s)", hoccl_driver_error(f->mapping->result));
+    hoccl_mapping_put(&gpu->mappings, f->mapping);
+    f->mapping = NULL;
+    f->path = HOCCL_PATH_STAGED;
+    hoccl_flow_say_path(f, why);
+    hoccl_flow_offer(f);
 }
 
 static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
@@ -110,6 +126,10 @@ static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *m
     if (state == HOCCL_MAPPING_ARRIVING) { /* another flow has asked for it */
         HOCCL_Result r = hoccl_mappings_receive(&gpu->mappings, f->peer->card.process, f->peer->link.parcels, gpu->device.ordinal);
         return r ? r : hoccl_flow_check_peer(f);
+    }
+    if (state == HOCCL_MAPPING_FAILED && f->is_send && !f->mapping->segment) {
+        stage_instead(gpu, f);
+        return HOCCL_SUCCESS;
     }
     if (state == HOCCL_MAPPING_FAILED)
         return hoccl_fail(HOCCL_ERR_DEVICE, "%s: opening the peer's buffer (%s): %s", hoccl_flow_name(f, name, sizeof name),

@@ -58,6 +58,34 @@ static HOCCL_Result mismatch(const struct hoccl_flow *f, const struct hoccl_flow
                       (unsigned long long)theirs->bytes, theirs->element_size);
 }
 
+/* Sender: has the receiver granted? From the first true answer on the grant cannot be withdrawn. */
+static bool granted(const struct hoccl_flow *f)
+{
+    struct hoccl_slot *s = hoccl_flow_slot(f);
+    uint32_t n = f->number, seen = hoccl_observe(&s->grant.tag);
+    if (seen != n)
+        return seen == HOCCL_GRANT_TAKEN(n);
+    hoccl_publish(&s->offer.tag, n - HOCCL_SLOTS);
+    return hoccl_take(&s->grant.tag, n, HOCCL_GRANT_TAKEN(n));
+}
+
+/* Receiver: has the sender come? Its data may be on the way then. */
+static bool taken(const struct hoccl_flow *f)
+{
+    return !f->is_send && hoccl_observe(&hoccl_flow_slot(f)->grant.tag) == HOCCL_GRANT_TAKEN(f->number);
+}
+
+/* Receiver: true if the sender has not begun and never will. */
+static bool withdraw(const struct hoccl_flow *f)
+{
+    return hoccl_take(&hoccl_flow_slot(f)->grant.tag, f->number, HOCCL_GRANT_WITHDRAWN(f->number));
+}
+
+static bool answered(const struct hoccl_flow *f)
+{
+    return hoccl_observe(&hoccl_flow_slot(f)->answer.tag) == f->number;
+}
+
 /* How far it has come, for texts. */
 static uint64_t bytes_moved(const struct hoccl_flow *f)
 {
@@ -120,7 +148,7 @@ HOCCL_Result hoccl_flow_wait_peer(struct hoccl_flow *flow)
     if (!flow->since)
         flow->since = hoccl_now();
     HOCCL_Result r = hoccl_flow_check_peer(flow);
-    return r ? r : check_patience(flow);
+    return r || taken(flow) ? r : check_patience(flow);
 }
 
 void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
@@ -144,24 +172,6 @@ void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
               names[flow->path], why);
 }
 
-/* Sender: has the receiver granted? From the first true answer on the grant cannot be withdrawn. */
-static bool granted(const struct hoccl_flow *f)
-{
-    uint32_t *tag = &hoccl_flow_slot(f)->grant.tag, n = f->number, seen = hoccl_observe(tag);
-    return seen == HOCCL_GRANT_TAKEN(n) || (seen == n && hoccl_take(tag, n, HOCCL_GRANT_TAKEN(n)));
-}
-
-/* Receiver: true if the sender has not begun and never will. */
-static bool withdraw(const struct hoccl_flow *f)
-{
-    return hoccl_take(&hoccl_flow_slot(f)->grant.tag, f->number, HOCCL_GRANT_WITHDRAWN(f->number));
-}
-
-static bool answered(const struct hoccl_flow *f)
-{
-    return hoccl_observe(&hoccl_flow_slot(f)->answer.tag) == f->number;
-}
-
 /* ---- the sender -------------------------------------------------------------------------------------------------- */
 
 static HOCCL_Result compare(struct hoccl_flow *f)
@@ -174,18 +184,18 @@ static HOCCL_Result compare(struct hoccl_flow *f)
     return mismatch(f, theirs);
 }
 
-/* Tell the receiver how to pull, or ask it for staging. */
-static void publish_offer(struct hoccl_flow *f)
+void hoccl_flow_offer(struct hoccl_flow *flow)
 {
-    struct hoccl_slot *s = hoccl_flow_slot(f);
-    s->offer_memory = f->memory.handle;
-    s->offer.kind = f->path == HOCCL_PATH_PULL ? f->memory.kind : f->memory.host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
-    s->offer.buffer = f->memory.buffer;
-    s->offer.base = f->memory.base;
-    s->offer.offset = f->memory.offset;
+    struct hoccl_slot *s = hoccl_flow_slot(flow);
+    bool pull = flow->path == HOCCL_PATH_PULL;
+    s->offer_memory = flow->memory.handle;
+    s->offer.kind = pull ? flow->memory.kind : flow->memory.host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
+    s->offer.buffer = flow->memory.buffer;
+    s->offer.base = flow->memory.base;
+    s->offer.offset = flow->memory.offset;
     hoccl_publish(&s->offer.filled, 0);
-    hoccl_publish(&s->offer.tag, f->number);
-    f->state = HOCCL_FLOW_OFFERED;
+    hoccl_publish(&s->offer.tag, flow->number);
+    flow->state = HOCCL_FLOW_OFFERED;
 }
 
 /* The best path for two buffers, from the sender's side; paths that need no words of the receiver start at once. */
@@ -199,7 +209,7 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
         hoccl_flow_answer(f, HOCCL_ANSWER_DONE);
         return HOCCL_SUCCESS;
     }
-    if (apart && s->grant.kind != HOCCL_MEMORY_CLOSED) {
+    if (apart && s->grant.kind != HOCCL_MEMORY_CLOSED && !hoccl_gate_bars_push(&gpu->gate)) {
         f->path = HOCCL_PATH_PUSH;
         hoccl_flow_say_path(f, "its buffer can be opened");
         return hoccl_direct_open(gpu, f, HOCCL_PATH_PUSH, moved);
@@ -212,8 +222,9 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
                            : !apart          ? "a buffer is pinned host memory"
+                           : hoccl_gate_bars_push(&gpu->gate) ? "pushes may stand behind the push gate (CUDA_DEVICE_MAX_CONNECTIONS)"
                                              : "its buffer cannot be opened by another process");
-    publish_offer(f);
+    hoccl_flow_offer(f);
     return HOCCL_SUCCESS;
 }
 
@@ -254,6 +265,8 @@ static HOCCL_Result send_step(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool 
 static void publish_grant(struct hoccl_flow *f)
 {
     struct hoccl_slot *s = hoccl_flow_slot(f);
+    hoccl_publish(&s->receipt.tag, f->number - HOCCL_SLOTS);
+    hoccl_publish(&s->receipt.staged, f->number - HOCCL_SLOTS);
     s->grant_memory = f->memory.handle;
     s->grant.kind = f->memory.kind;
     s->grant.header = f->header;
@@ -286,9 +299,10 @@ static HOCCL_Result take_answer(struct hoccl_flow *f)
     f->state = HOCCL_FLOW_FAILED;
     if (a->status == HOCCL_ANSWER_MISMATCH)
         return mismatch(f, &a->header);
-    return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has failed after %llu of %llu bytes: %s",
-                      hoccl_flow_name(f, name, sizeof name), f->peer->rank, (unsigned long long)a->moved,
-                      (unsigned long long)f->header.bytes, f->peer->board->status.text);
+    bool aborted = hoccl_board_state(f->peer->board) == HOCCL_BOARD_ABORTED;
+    return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d %s after %llu of %llu bytes%s%s", hoccl_flow_name(f, name, sizeof name),
+                      f->peer->rank, aborted ? "has aborted the communicator" : "has failed", (unsigned long long)a->moved,
+                      (unsigned long long)f->header.bytes, aborted ? "" : ": ", aborted ? "" : f->peer->board->status.text);
 }
 
 HOCCL_Result hoccl_flow_verdict(struct hoccl_flow *flow)
@@ -314,7 +328,7 @@ static HOCCL_Result receive_offered(struct hoccl_gpu *gpu, struct hoccl_flow *f,
         *moved = true;
         return take_answer(f);
     }
-    if (f->path == HOCCL_PATH_NONE && hoccl_observe(&hoccl_flow_slot(f)->offer.tag) == f->number)
+    if (f->path == HOCCL_PATH_NONE && taken(f) && hoccl_observe(&hoccl_flow_slot(f)->offer.tag) == f->number)
         return take_offer(gpu, f, moved);
     HOCCL_Result r = hoccl_flow_wait_peer(f);
     return answered(f) ? take_answer(f) : r;
@@ -342,7 +356,8 @@ HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
 
 bool hoccl_flow_busy(const struct hoccl_flow *flow)
 {
-    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING;
+    bool preparing = flow->view && hoccl_observe(&flow->view->state) == HOCCL_STAGE_PREPARING;
+    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing;
 }
 
 static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f)

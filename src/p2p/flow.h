@@ -101,6 +101,9 @@ HOCCL_Result hoccl_flow_wait_peer(struct hoccl_flow *flow);
 /* The sender's last word; the state becomes DONE or FAILED. */
 void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status);
 
+/* Sender: tell the receiver how to pull, or ask it for staging (by the flow's path); the state becomes OFFERED. */
+void hoccl_flow_offer(struct hoccl_flow *flow);
+
 /* Say once for each peer which path its flows take, and why. */
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why);
 

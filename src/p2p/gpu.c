@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define CLOSE_TIMEOUT (2 * HOCCL_S)
+#define CLOSE_TIMEOUT (500 * HOCCL_MS)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hoccl_list table = {&table, &table}; /* under lock */
@@ -25,18 +25,6 @@ static struct hoccl_gpu *find(const struct hoccl_device *device)
     return NULL;
 }
 
-/* The parts that stay when the threads end: registered memory, device memory. */
-static HOCCL_Result open_memory(struct hoccl_gpu *g)
-{
-    HOCCL_Result r = hoccl_flag_pool_open(&g->flags);
-    if (r)
-        return r;
-    r = hoccl_gate_open(&g->gate, &g->device, &g->flags);
-    if (r)
-        hoccl_flag_pool_close(&g->flags);
-    return r;
-}
-
 /* A GPU that this process sees beside its own and that its engines can reach; -1 if there is none. */
 static int other_gpu(const struct hoccl_device *device)
 {
@@ -49,6 +37,18 @@ static int other_gpu(const struct hoccl_device *device)
             return other;
     }
     return -1;
+}
+
+/* The parts that stay when the threads end: registered memory, device memory. */
+static HOCCL_Result open_memory(struct hoccl_gpu *g)
+{
+    HOCCL_Result r = hoccl_flag_pool_open(&g->flags);
+    if (r)
+        return r;
+    r = hoccl_gate_open(&g->gate, &g->device, other_gpu(&g->device), &g->flags);
+    if (r)
+        hoccl_flag_pool_close(&g->flags);
+    return r;
 }
 
 static HOCCL_Result open_threads(struct hoccl_gpu *g)
@@ -134,7 +134,8 @@ static void free_memory(struct hoccl_gpu *g)
     free(g);
 }
 
-/* Called while nothing is parked: this object and those that had to be kept before. */
+/* Called while nothing is parked: this object and those that had to be kept before. One whose flags a stream may still
+ * write to (an aborted operation that the stream has not come to) is kept on. */
 static void free_unused(void *arg)
 {
     struct hoccl_list *next;
@@ -142,7 +143,7 @@ static void free_unused(void *arg)
     for (struct hoccl_list *l = table.next; l != &table; l = next) {
         struct hoccl_gpu *g = hoccl_entry(l, struct hoccl_gpu, link);
         next = l->next;
-        if (!g->users && !g->ready)
+        if (!g->users && !g->ready && hoccl_flag_pool_clean(&g->flags))
             free_memory(g);
     }
 }

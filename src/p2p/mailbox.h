@@ -24,9 +24,11 @@
  *   why it is not; the slot is free for n + 64
  *
  * Writers: `grant`, `grant_memory` and `receipt` the receiver, `offer`, `offer_memory` and `answer` the sender, `status`
- * the owner; each line has one writer (but the grant's tag, see HOCCL_GRANT_TAKEN), and its tag is published last. A sender writes its lines for n only after it has
- * seen the grant n, which the receiver publishes only after it has taken the answer n − 64: so no line is written while
- * the other end may still read it. */
+ * the owner; each line has one writer (but the grant's tag, see HOCCL_GRANT_TAKEN), and its tag is published last. A
+ * sender writes its lines for n only after it has seen the grant n, which the receiver publishes only after it has taken
+ * the answer n − 64: so no line is written while the other end may still read it. Before the grant n is published the
+ * receiver takes the tags of its receipt off n, and the sender its offer's before it takes the grant, and nobody reads the
+ * offer of a grant not taken: so what a flow left there 2^32 numbers ago is no word of this one. */
 #ifndef HOCCL_P2P_MAILBOX_H
 #define HOCCL_P2P_MAILBOX_H
 

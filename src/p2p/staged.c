@@ -140,7 +140,7 @@ HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *fl
 static struct hoccl_stage *choose(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
 {
     bool device = !is_host(f) && hoccl_flow_slot(f)->offer.kind != HOCCL_MEMORY_HOST;
-    bool by_gpu = device && f->peer->same_object && gpu->stage.view.other >= 0;
+    bool by_gpu = device && f->peer->same_object && gpu->stage.view.other >= 0 && !hoccl_gate_bars_push(&gpu->gate);
     return by_gpu ? &gpu->stage : f->peer->stage;
 }
 

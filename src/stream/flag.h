@@ -6,6 +6,7 @@
 #include "device/device.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct hoccl_flag {
@@ -13,12 +14,29 @@ struct hoccl_flag {
     CUdeviceptr device; /* the same word for the GPU */
 };
 
+/* The three flags of a stream's handshake (handshake.h). They stay together and keep their parts for ever, and `end`
+ * never goes down: a wait that an earlier user left on its stream then still passes. */
+struct hoccl_flag_set {
+    struct hoccl_flag start, start16, end;
+};
+
+/* A set that was given back and that a stream may still write to: operations of an aborted communicator stand on it. */
+struct hoccl_flag_debt {
+    struct hoccl_flag_set set;
+    uint32_t last; /* the last start signal; it is clean when that has come */
+    bool gated;    /* by start16 */
+};
+
 struct hoccl_flag_pool {
     char *base;
     CUdeviceptr device;
     pthread_mutex_t lock;
-    int free;      /* under lock: how many lines are free */
+    int free;      /* under lock: how many single lines are free */
     int *lines;    /* under lock: their numbers, a stack */
+    int free_sets; /* under lock, as above */
+    struct hoccl_flag_set *sets;
+    int debts; /* under lock */
+    struct hoccl_flag_debt *debt;
 };
 
 /* The memory is registered once. The context must be current. */
@@ -26,6 +44,13 @@ HOCCL_Result hoccl_flag_pool_open(struct hoccl_flag_pool *pool);
 
 /* Unregistering waits for every parked stream of the process, so call this only inside hoccl_parking_quiet. */
 void hoccl_flag_pool_close(struct hoccl_flag_pool *pool);
+
+/* No stream can write to any set that has been given back. */
+bool hoccl_flag_pool_clean(struct hoccl_flag_pool *pool);
+
+/* A handshake's set: the words keep their values. Giving it back says which start signal was the last one enqueued. */
+HOCCL_Result hoccl_flag_set_take(struct hoccl_flag_pool *pool, struct hoccl_flag_set *set);
+void hoccl_flag_set_give(struct hoccl_flag_pool *pool, const struct hoccl_flag_debt *debt);
 
 /* A line; its word keeps the value it had when it was given back. MEMORY if the pool is used up. */
 HOCCL_Result hoccl_flag_take(struct hoccl_flag_pool *pool, struct hoccl_flag *flag);

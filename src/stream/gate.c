@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The H2D gate and the start signal that passes it. A start signal written by a memory operation would itself be stuck
+/* The gates and the start signal that passes them. A start signal written by a memory operation would itself be stuck
  * behind another stream's parked wait, so behind gates the signal is a D2H copy of a word that holds the number. */
 #include "stream/gate.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #define TABLE_BYTES (WORDS * sizeof(uint32_t))
 #define SCRATCH TABLE_BYTES
 #define GATE_BYTES 64
+#define FEW 4   /* channels: gates are then the rule, so flows keep clear of one class for good */
+#define MANY 32 /* channels: more than streams can be parked */
 
 int hoccl_gate_channels(void)
 {
@@ -21,7 +24,7 @@ int hoccl_gate_channels(void)
     return n < 1 ? 1 : n > 32 ? 32 : n;
 }
 
-/* Copy the table from registered memory on a stream of its own. Nothing waits for the null stream here. */
+/* Copy the table on a stream of its own. Nothing waits for the null stream here. */
 static HOCCL_Result fill(struct hoccl_gate *gate)
 {
     CUstream stream = NULL;
@@ -43,15 +46,33 @@ static HOCCL_Result fill(struct hoccl_gate *gate)
     return r;
 }
 
-HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, struct hoccl_flag_pool *flags)
+enum hoccl_gate_choice hoccl_gate_kind(int channels, int other)
 {
-    struct hoccl_gate g = {.channels = hoccl_gate_channels(), .choice = hoccl_settings.gate};
+    if (hoccl_settings.gate == HOCCL_GATE_NONE || other < 0)
+        return HOCCL_GATE_NONE;
+    if (hoccl_settings.gate != HOCCL_GATE_AUTO)
+        return hoccl_settings.gate;
+    if (channels >= MANY)
+        return HOCCL_GATE_NONE;
+    return channels <= FEW ? HOCCL_GATE_PUSH : HOCCL_GATE_H2D;
+}
+
+HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, int other,
+                             struct hoccl_flag_pool *flags)
+{
+    struct hoccl_gate g = {.channels = hoccl_gate_channels(), .always = hoccl_settings.gate != HOCCL_GATE_AUTO};
+    g.kind = hoccl_gate_kind(g.channels, other);
+    if (g.kind == HOCCL_GATE_NONE && g.channels == 1)
+        hoccl_log(HOCCL_LOG_WARN, "CUDA_DEVICE_MAX_CONNECTIONS is 1 and no other GPU is in reach: a stream that waits in HOCCL stops "
+                  "every kernel of this process, and operations on two streams can wait for each other; set it to 8 or more");
     HOCCL_Result r = hoccl_device_memory_open(device, device->ordinal, TABLE_BYTES + GATE_BYTES, &g.memory);
     if (r)
         return r;
     r = hoccl_flag_take(flags, &g.source);
     if (!r)
         r = fill(&g);
+    if (!r && g.kind == HOCCL_GATE_PUSH)
+        r = hoccl_device_memory_open(device, other, GATE_BYTES, &g.target);
     if (r)
         hoccl_gate_close(&g, flags);
     else
@@ -63,13 +84,19 @@ void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
 {
     hoccl_flag_give(flags, &gate->source);
     hoccl_device_memory_close(&gate->memory);
+    hoccl_device_memory_close(&gate->target);
 }
 
 bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked)
 {
-    if (gate->choice != HOCCL_GATE_AUTO)
-        return gate->choice == HOCCL_GATE_H2D;
-    return parked > gate->channels / 2;
+    if (gate->kind == HOCCL_GATE_NONE)
+        return false;
+    return gate->always || parked > gate->channels / 2;
+}
+
+bool hoccl_gate_bars_push(const struct hoccl_gate *gate)
+{
+    return gate->kind == HOCCL_GATE_PUSH;
 }
 
 CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate)
@@ -88,6 +115,9 @@ HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream)
                           .dstPitch = GATE_BYTES / 2,
                           .WidthInBytes = GATE_BYTES / 2,
                           .Height = 2};
+    if (gate->kind == HOCCL_GATE_PUSH)
+        return hoccl_driver_check(
+            hoccl_driver.MemcpyDtoDAsync(gate->target.address, hoccl_gate_scratch(gate), GATE_BYTES, stream), "enqueueing a gate");
     return hoccl_driver_check(hoccl_driver.Memcpy2DAsync(&copy, stream), "enqueueing a gate");
 }
 

@@ -4,8 +4,13 @@
  * The driver puts an operation without a class of its own (a wait, a write) into the channel of the operation in front
  * of it in its stream. A bare wait sits in a compute channel, and once as many streams wait as there are channels
  * (CUDA_DEVICE_MAX_CONNECTIONS) no kernel runs. A small copy in front (the gate) moves the wait into that copy's class.
- * Within a node this rank's flows are pushes and pulls, so the gate is H2D: kernels, pushes, pulls and D2H copies run
- * beside it; the application's own H2D copies do not while a stream waits. */
+ * Beside a gate kernels and every other class of copy run; copies of its own class do not while a stream waits, neither
+ * ours nor the application's. So a gate's class must be one that this rank's flows do not need:
+ *
+ *   PUSH  where channels are very few (at most 4), as Megatron-LM has it (1): flows are then pulled or staged
+ *   H2D   else: flows are pushed; what must be staged through host memory cannot move while gated streams wait
+ *   none  without another GPU, where every flow is staged by D2H and H2D copies; or with 32 channels, which no 31 parked
+ *         streams can fill */
 #ifndef HOCCL_STREAM_GATE_H
 #define HOCCL_STREAM_GATE_H
 
@@ -16,20 +21,29 @@
 
 struct hoccl_gate {
     struct hoccl_device_memory memory; /* 65,536 words, word i holds i; behind them a scratch line */
-    struct hoccl_flag source;          /* the gate's H2D copy reads here */
+    struct hoccl_device_memory target; /* PUSH: on another GPU, without a context there */
+    struct hoccl_flag source;          /* H2D: the gate's copy reads here */
     int channels;                      /* CUDA_DEVICE_MAX_CONNECTIONS as the driver saw it */
-    enum hoccl_gate_choice choice;
+    enum hoccl_gate_choice kind;       /* NONE, PUSH, H2D */
+    bool always;                       /* asked for by HOCCL_GATE: from the first parked stream on */
 };
+
+/* Which gate a GPU gets: `other` is an ordinal of a GPU that its engines reach, or −1. */
+enum hoccl_gate_choice hoccl_gate_kind(int channels, int other);
 
 /* Hardware channels of a class: CUDA_DEVICE_MAX_CONNECTIONS as the driver reads it. */
 int hoccl_gate_channels(void);
 
 /* The context must be current. */
-HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, struct hoccl_flag_pool *flags);
+HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, int other,
+                             struct hoccl_flag_pool *flags);
 void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 
 /* Does a wait need the gate when `parked` streams of the process wait, this one included? */
 bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked);
+
+/* Pushes may be stopped by our own gates: take another path. */
+bool hoccl_gate_bars_push(const struct hoccl_gate *gate);
 
 /* 64 bytes of the GPU's memory that nobody reads. */
 CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate);

@@ -17,15 +17,13 @@ HOCCL_Result hoccl_handshake_open(struct hoccl_handshake *h, CUstream stream, un
                                   struct hoccl_flag_pool *flags)
 {
     struct hoccl_handshake n = {.stream = stream, .stream_id = id};
-    HOCCL_Result r = hoccl_flag_take(flags, &n.start);
-    if (!r)
-        r = hoccl_flag_take(flags, &n.start16);
-    if (!r)
-        r = hoccl_flag_take(flags, &n.end);
-    if (r) {
-        hoccl_handshake_close(&n, flags);
+    struct hoccl_flag_set set;
+    HOCCL_Result r = hoccl_flag_set_take(flags, &set);
+    if (r)
         return r;
-    }
+    n.start = set.start;
+    n.start16 = set.start16;
+    n.end = set.end;
     n.posted = hoccl_peek(n.end.host) + (uint32_t)hoccl_settings.first_sequence;
     n.last_gated = n.posted - STALE;
     hoccl_publish(n.start.host, n.posted);
@@ -36,9 +34,14 @@ HOCCL_Result hoccl_handshake_open(struct hoccl_handshake *h, CUstream stream, un
 
 void hoccl_handshake_close(struct hoccl_handshake *h, struct hoccl_flag_pool *flags)
 {
-    hoccl_flag_give(flags, &h->start);
-    hoccl_flag_give(flags, &h->start16);
-    hoccl_flag_give(flags, &h->end);
+    hoccl_flag_set_give(flags, &(struct hoccl_flag_debt){.set = {h->start, h->start16, h->end},
+                                                         .last = h->posted,
+                                                         .gated = h->last_gated == h->posted});
+}
+
+bool hoccl_turn_gated_last(const struct hoccl_handshake *h)
+{
+    return h->last_gated == h->posted;
 }
 
 struct hoccl_turn hoccl_turn_next(struct hoccl_handshake *h, bool gated)

@@ -8,7 +8,8 @@
  *                                                            ◀────── end ← n: operation n is complete
  *                           goes on
  *
- * Writers: `start` and `start16` the GPU, `end` the progress thread. Counters only grow and are
+ * Writers: `start` and `start16` the GPU, `end` the progress thread (at its opening, before any of them, the calling
+ * thread; `start16` also when it has grown stale). Counters only grow and are
  * compared cyclically, by the GPU on 32 bits (GEQ) and by us on 32 and, behind gates, on 16: a stream holds at most 511
  * operations. `posted` and `last_gated` belong to the calling thread. */
 #ifndef HOCCL_STREAM_HANDSHAKE_H
@@ -39,6 +40,10 @@ struct hoccl_turn {
 HOCCL_Result hoccl_handshake_open(struct hoccl_handshake *h, CUstream stream, unsigned long long id,
                                   struct hoccl_flag_pool *flags);
 void hoccl_handshake_close(struct hoccl_handshake *h, struct hoccl_flag_pool *flags);
+
+/* Calling thread: was the last turn gated? The next one must be too, for a write behind a gated wait stands in the gate's
+ * class, and may be stuck there behind other streams' gates. */
+bool hoccl_turn_gated_last(const struct hoccl_handshake *h);
 
 /* Calling thread: the next turn; then its two halves, enqueued in this order. Like any enqueue they block while the
  * stream's queue is full. */

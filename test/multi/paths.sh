@@ -14,6 +14,11 @@ HOCCL_EMU_DEVICES=2 HOCCL_DEVICE=emu pass 120 4 "$paths" --sm
 HOCCL_TEST_SEQUENCE=2147483640 pass 120 2 "$paths"
 HOCCL_TEST_SEQUENCE=4294967290 pass 120 2 "$paths"
 HOCCL_GATE=h2d pass 120 2 "$paths" --no-staging
+# Few channels: every wait is gated by a push, so nothing may be pushed, and everything still moves.
+for connections in 1 2 8; do
+    CUDA_DEVICE_MAX_CONNECTIONS=$connections pass 120 2 "$paths" --sm
+done
+HOCCL_GATE=push pass 120 3 "$paths" --sm
 
 HOCCL_TEST_BREAK=local-copy HOCCL_DEVICE=emu must_fail 'put on SMs' 120 2 "$paths" --sm
 HOCCL_TEST_BREAK=early-flag HOCCL_DEVICE=emu HOCCL_EMU_RATE=d2h=500 must_fail ' not 0x' 120 2 "$paths"
