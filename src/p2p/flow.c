@@ -202,7 +202,8 @@ void hoccl_flow_offer(struct hoccl_flow *flow)
 static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
     struct hoccl_slot *s = hoccl_flow_slot(f);
-    bool apart = !f->peer->same_gpu && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST;
+    bool closed = f->peer->closed;
+    bool apart = !closed && !f->peer->same_gpu && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST;
     HOCCL_Result r = HOCCL_SUCCESS;
     *moved = true;
     if (!f->header.bytes) {
@@ -221,6 +222,7 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     bool pull = f->memory.kind == HOCCL_MEMORY_IPC || f->memory.kind == HOCCL_MEMORY_ADDRESS;
     f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
+                           : closed          ? "the driver does not let the two GPUs access one another"
                            : !apart          ? "a buffer is pinned host memory"
                            : hoccl_gate_bars_push(&gpu->gate) ? "pushes may stand behind the push gate (CUDA_DEVICE_MAX_CONNECTIONS)"
                                              : "its buffer cannot be opened by another process");
