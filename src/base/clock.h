@@ -13,6 +13,17 @@ static inline uint64_t hoccl_now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* The time of day `ns` from now, for the waits of pthread. */
+static inline struct timespec hoccl_deadline(uint64_t ns)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    ns += (uint64_t)t.tv_nsec;
+    t.tv_sec += (time_t)(ns / 1000000000u);
+    t.tv_nsec = (long)(ns % 1000000000u);
+    return t;
+}
+
 #define HOCCL_US ((uint64_t)1000)
 #define HOCCL_MS ((uint64_t)1000000)
 #define HOCCL_S ((uint64_t)1000000000)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Devices. A machine has HOCCL_EMU_DEVICES GPUs, alike for every process of it: PCI address and UUID follow from the
- * machine's boot id and the GPU's number. CUDA_VISIBLE_DEVICES (ordinals or UUIDs) hides and reorders them. The
- * figures are an H200's.
+ * machine's boot id (and HOCCL_EMU_MACHINE, its name) and the GPU's number. CUDA_VISIBLE_DEVICES (ordinals or UUIDs)
+ * hides and reorders them. The figures are an H200's.
  */
 #include "device.h"
 
@@ -12,23 +12,29 @@
 #include <string.h>
 #include <unistd.h>
 
-/* FNV-1a over the machine's boot id, the same in every process until the next boot. */
-static uint64_t machine_hash(void)
+static uint64_t fnv(uint64_t hash, const char *bytes, size_t n)
 {
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* The machine's number: over its boot id and, where several are played on one host, its name. */
+static uint64_t machine_number(void)
+{
+    const char *name = getenv("HOCCL_EMU_MACHINE");
     char id[64] = "";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? 0 : read(fd, id, sizeof id - 1);
     if (fd >= 0)
         close(fd);
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (ssize_t i = 0; i < n; i++)
-        hash = (hash ^ (unsigned char)id[i]) * 0x100000001b3u;
-    return hash;
+    uint64_t hash = fnv(0xcbf29ce484222325u, id, n > 0 ? (size_t)n : 0);
+    return name ? fnv(hash, name, strlen(name)) : hash;
 }
 
 static void uuid_of(int gpu, unsigned char uuid[16])
 {
-    uint64_t hash = machine_hash(), low = hash * 0x9e3779b97f4a7c15u + (uint64_t)gpu * 0xbf58476d1ce4e5b9u;
+    uint64_t hash = emu.machine, low = hash * 0x9e3779b97f4a7c15u + (uint64_t)gpu * 0xbf58476d1ce4e5b9u;
     memcpy(uuid, &hash, 8);
     memcpy(uuid + 8, &low, 8);
     uuid[0] = 0xe0; /* easy to recognise */
@@ -98,6 +104,7 @@ CUresult emu_gpus_open(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     CUresult result = CUDA_SUCCESS;
+    emu.machine = machine_number();
     emu.devices = 0;
     if (!visible)
         for (int gpu = 0; gpu < emu.set.gpus && result == CUDA_SUCCESS; gpu++)

@@ -51,6 +51,7 @@ struct emu {
     bool ready;              /* cuInit has succeeded */
     pid_t pid;               /* of the process that called cuInit: a child after fork may not use it */
     uint64_t nonce;          /* tells this process from an earlier one with the same pid */
+    uint64_t machine;        /* its number: processes of another one get no memory from here */
     struct emu_settings set;
     struct emu_device *device[EMU_MAX_DEVICES]; /* the visible ones */
     int devices;

@@ -3,6 +3,7 @@
  * Faults on demand: HOCCL_EMU_FAULT is a list, separated by commas, of TARGET[@GPU]#N[+]=ACTION.
  *
  *     cuMemAlloc#3=CUDA_ERROR_OUT_OF_MEMORY   the third call of the function in this process returns the error
+ *     cuEventCreate#1=late:5000               the call takes 5,000 us longer
  *     push#5=late:200000                      the fifth push that an engine takes ends 200,000 us later
  *     pull@1#2+=void                          from the second pull of GPU 1 on, copies report success, move nothing
  *     d2h#1=stuck                             the first D2H copy never ends
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX 32
 
@@ -49,11 +51,13 @@ static bool read_error(const char *text, CUresult *error)
 
 static bool read_action(struct fault *f, const char *text)
 {
+    if (sscanf(text, "late:%lu", &f->us) == 1) {
+        f->action = EMU_LATE;
+        return true;
+    }
     if (!strncmp(f->target, "cu", 2))
         return read_error(text, &f->error);
-    if (sscanf(text, "late:%lu", &f->us) == 1)
-        f->action = EMU_LATE;
-    else if (!strcmp(text, "void"))
+    if (!strcmp(text, "void"))
         f->action = EMU_VOID;
     else if (!strcmp(text, "stuck"))
         f->action = EMU_STUCK;
@@ -113,14 +117,19 @@ static bool hits(const struct fault *f, uint64_t n)
 CUresult emu_fault_call(const char *name)
 {
     CUresult result = CUDA_SUCCESS;
+    uint64_t us = 0;
     unsigned n = __atomic_load_n(&count, __ATOMIC_ACQUIRE);
     if (!n)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < n; i++)
-        if (!strcmp(faults[i].target, name) && hits(&faults[i], ++faults[i].seen))
+        if (!strcmp(faults[i].target, name) && hits(&faults[i], ++faults[i].seen)) {
             result = faults[i].error;
+            us = faults[i].us;
+        }
     pthread_mutex_unlock(&lock);
+    if (us)
+        usleep((useconds_t)us);
     return result;
 }
 

@@ -27,7 +27,7 @@
 #define GRAIN (2u << 20)
 
 struct handle {
-    uint64_t magic, nonce, store, size;
+    uint64_t magic, machine, nonce, store, size;
     int32_t pid, gpu;
 };
 _Static_assert(sizeof(struct handle) <= CU_IPC_HANDLE_SIZE, "handle does not fit");
@@ -91,7 +91,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     if (!server_start())
         return emu_leave(CUDA_ERROR_OPERATING_SYSTEM);
-    struct handle h = {MAGIC, emu.nonce, range->store->id, range->size, emu.pid, range->store->gpu};
+    struct handle h = {MAGIC, emu.machine, emu.nonce, range->store->id, range->size, emu.pid, range->store->gpu};
     memset(out, 0, sizeof *out);
     memcpy(out, &h, sizeof h);
     return emu_leave(CUDA_SUCCESS);
@@ -158,7 +158,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned in
     if (result != CUDA_SUCCESS)
         return result;
     memcpy(&h, &handle, sizeof h);
-    if (!out || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || h.magic != MAGIC)
+    if (!out || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || h.magic != MAGIC || h.machine != emu.machine)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
     if (h.pid == emu.pid && h.nonce == emu.nonce)
         return emu_leave(CUDA_ERROR_INVALID_CONTEXT);

@@ -12,6 +12,7 @@
 /* The last page of a store's memfd: what another process that maps it must know. Written by the owner. */
 struct emu_tail {
     uint64_t magic;
+    uint64_t machine;
     uint64_t size;
     int32_t gpu;    /* machine-wide number */
     uint32_t freed; /* by cuMemFree: engines of other processes fault from then on; atomic */

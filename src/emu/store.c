@@ -101,6 +101,7 @@ struct emu_store *emu_store_create(int gpu, size_t size)
     }
     fcntl(store->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
     store->tail->magic = TAIL_MAGIC;
+    store->tail->machine = emu.machine;
     store->tail->size = size;
     store->tail->gpu = gpu;
     fill_new(store);
@@ -128,7 +129,8 @@ static size_t read_tail(int fd, struct emu_tail *tail)
     struct stat st;
     if (fstat(fd, &st) || st.st_size < 2 * (off_t)PAGE || st.st_size % PAGE)
         return 0;
-    if (pread(fd, tail, sizeof *tail, st.st_size - PAGE) != sizeof *tail || tail->magic != TAIL_MAGIC)
+    if (pread(fd, tail, sizeof *tail, st.st_size - PAGE) != sizeof *tail || tail->magic != TAIL_MAGIC ||
+        tail->machine != emu.machine)
         return 0;
     return tail_at(tail->size) + PAGE == (size_t)st.st_size ? tail->size : 0;
 }

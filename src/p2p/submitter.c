@@ -168,9 +168,7 @@ HOCCL_Result hoccl_submitter_open(struct hoccl_submitter *s, const struct hoccl_
 
 bool hoccl_submitter_close(struct hoccl_submitter *s, uint64_t timeout)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)(timeout / HOCCL_S);
+    struct timespec until = hoccl_deadline(timeout);
     hoccl_publish(&s->stop, 1);
     hoccl_doorbell_ring(&s->bell);
     return pthread_timedjoin_np(s->thread, NULL, &until) == 0;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANDIDATES 32	/* partners looked at for one start */
+#define CANDIDATES 32	/* partners looked at for one start; heavy ones apart, where there may be more than 64 */
 #define HEAVY_PART 8	/* a line is heavy if less than this part of the longest has gone from it */
 
 struct running {
@@ -28,6 +28,7 @@ struct lister {
 	struct hoccl_list *list;
 	int gpus, words, active;
 	uint64_t now;
+	uint64_t *ns;		/* gpus × gpus: time of each transfer */
 	uint64_t *todo[2];	/* gpus × words: partners for which there is still a transfer */
 	uint64_t *free[2];	/* words: idle lines */
 	uint64_t *heavy[2];	/* words: lines that decide when all ends */
@@ -84,9 +85,7 @@ static uint64_t score(const struct lister *l, int side, int x, int y)
 {
 	size_t u = (size_t)(side ? y : x), v = (size_t)(side ? x : y);
 
-	uint64_t bytes = l->demand->r[u * (size_t)l->gpus + v];
-
-	return l->left[1 - side][y] + l->long_first * hoccl_rate_time(l->demand->rate, bytes);
+	return l->left[1 - side][y] + l->long_first * l->ns[u * (size_t)l->gpus + v];
 }
 
 /* The best of the partners in `set`, one word of the free ones, which begins at line `base`. */
@@ -115,7 +114,7 @@ static int pick(const struct lister *l, int side, int x)
 	const uint64_t *heavy = l->heavy[1 - side];
 	struct pick best = {0, -1, 0};
 
-	for (int w = 0; w < l->words; w++)
+	for (int w = 0; w < l->words && l->words > 1; w++)
 		if (todo[w] & idle[w] & heavy[w])
 			pick_from(l, side, x, todo[w] & idle[w] & heavy[w], w * 64, &best);
 	best.seen = 0;
@@ -150,7 +149,8 @@ static void find_heavy(struct lister *l)
 
 static void begin(struct lister *l, int u, int v)
 {
-	uint64_t bytes = l->demand->r[(size_t)u * (size_t)l->gpus + (size_t)v], ns = hoccl_demand_time(l->demand, bytes);
+	size_t cell = (size_t)u * (size_t)l->gpus + (size_t)v;
+	uint64_t bytes = l->demand->r[cell], ns = l->ns[cell];
 	struct hoccl_list *list = l->list;
 
 	hoccl_bits_clear(l->free[0], u);
@@ -239,6 +239,7 @@ static size_t read_matrix(struct lister *l)
 				continue;
 			uint64_t ns = hoccl_demand_time(l->demand, row[v]);
 
+			l->ns[(size_t)u * (size_t)l->gpus + (size_t)v] = ns;
 			hoccl_bits_set(todo, v);
 			hoccl_bits_set(l->todo[1] + (size_t)v * (size_t)l->words, u);
 			sum += ns;
@@ -255,11 +256,13 @@ int hoccl_list_run(struct hoccl_list *list, const struct hoccl_demand *demand, u
 	struct lister *l = calloc(1, sizeof(*l));
 	int gpus = demand->gpus, words = hoccl_bits_words(gpus);
 	uint64_t *bits = calloc(2 * ((size_t)gpus + 2) * (size_t)words, sizeof(*bits));
+	uint64_t *ns = malloc((size_t)gpus * (size_t)gpus * sizeof(*ns));
 	int status = HOCCL_PLAN_MEMORY;
 
 	*list = (struct hoccl_list){0};
-	if (!l || !bits)
+	if (!l || !bits || !ns)
 		goto out;
+	l->ns = ns;
 	l->demand = demand;
 	l->list = list;
 	l->long_first = long_first;
@@ -279,6 +282,7 @@ int hoccl_list_run(struct hoccl_list *list, const struct hoccl_demand *demand, u
 	status = 0;
 out:
 	free(bits);
+	free(ns);
 	free(l);
 	return status;
 }

@@ -15,6 +15,7 @@
  */
 #include "sched/rotate.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Place of a rank in the order of nodes, and the rank at a place. */
@@ -98,10 +99,10 @@ bool hoccl_rotation_local(const struct hoccl_rotation *r, int rank, uint32_t sta
 }
 
 /* τ: one entry in and out on the wire, with its forwarding copies, and an equal share of the traffic within the node. */
-static uint64_t stage_time(const struct hoccl_rotation *r, const struct hoccl_machine *machine)
+static uint64_t stage_time(const struct hoccl_rotation *r, const struct hoccl_machine *machine,
+			   struct hoccl_load *load)
 {
 	const struct hoccl_layout *layout = r->layout;
-	struct hoccl_load load[HOCCL_SCHED_MAX_GPUS];
 
 	memset(load, 0, (size_t)layout->gpus * sizeof(load[0]));
 	for (int g = 0; g < layout->gpus; g++) {
@@ -119,10 +120,10 @@ static uint64_t stage_time(const struct hoccl_rotation *r, const struct hoccl_ma
 }
 
 /* Of a single node: one entry to a peer, or the self copies of all. */
-static uint64_t node_time(const struct hoccl_rotation *r, const struct hoccl_machine *machine, bool self)
+static uint64_t node_time(const struct hoccl_rotation *r, const struct hoccl_machine *machine, bool self,
+			  struct hoccl_load *load)
 {
 	const struct hoccl_layout *layout = r->layout;
-	struct hoccl_load load[HOCCL_SCHED_MAX_GPUS];
 
 	memset(load, 0, (size_t)layout->gpus * sizeof(load[0]));
 	for (int i = 0; i < layout->gpus; i++) {
@@ -142,26 +143,38 @@ static uint32_t stage_count(const struct hoccl_layout *layout)
 	return (uint32_t)(layout->even ? layout->gpus - size : layout->gpus - 1);
 }
 
-int hoccl_rotation_init(struct hoccl_rotation *r, const struct hoccl_layout *layout,
-			const struct hoccl_machine *machine, uint64_t bytes, struct hoccl_plan_error *error)
+static int init(struct hoccl_rotation *r, const struct hoccl_machine *machine, struct hoccl_traffic *traffic,
+		struct hoccl_plan_error *error)
 {
-	struct hoccl_traffic traffic;
-	int status = hoccl_traffic_uniform(&traffic, layout, bytes, error);
+	const struct hoccl_layout *layout = r->layout;
+	bool single = layout->nodes == 1;
+	int status = hoccl_traffic_uniform(traffic, layout, r->bytes, error);
 
 	if (!status)
-		status = hoccl_traffic_bound(&traffic, machine, &r->bound_ns, error);
-	if (status)
+		status = hoccl_traffic_bound(traffic, machine, &r->bound_ns, error);
+	if (status || !r->bytes)
 		return status;
-	r->layout = layout;
-	r->bytes = bytes;
-	r->stages = bytes ? stage_count(layout) : 0;
-	r->stage_ns = r->self_ns = r->sum_ns = 0;
-	if (!bytes)
-		return 0;
-	bool single = layout->nodes == 1;
+	struct hoccl_load *load = traffic->load;	/* not needed any more */
 
-	r->stage_ns = single ? node_time(r, machine, false) : stage_time(r, machine) + machine->start_ns;
-	r->self_ns = single ? node_time(r, machine, true) : r->stage_ns;
+	r->stages = stage_count(layout);
+	r->stage_ns = single ? node_time(r, machine, false, load) : stage_time(r, machine, load) + machine->start_ns;
+	r->self_ns = single ? node_time(r, machine, true, load) : r->stage_ns;
 	r->sum_ns = (r->stages - 1) * r->stage_ns + r->self_ns;
 	return 0;
+}
+
+int hoccl_rotation_init(struct hoccl_rotation *rotation, const struct hoccl_layout *layout,
+			const struct hoccl_machine *machine, uint64_t bytes, struct hoccl_plan_error *error)
+{
+	struct hoccl_rotation r = {.layout = layout, .bytes = bytes};
+	struct hoccl_traffic *traffic = malloc(sizeof(*traffic));
+	int status;
+
+	if (!traffic)
+		return hoccl_plan_fail(error, HOCCL_PLAN_MEMORY, "no memory for a rotation of %d GPUs", layout->gpus);
+	status = init(&r, machine, traffic, error);
+	free(traffic);
+	if (!status)
+		*rotation = r;
+	return status;
 }

@@ -14,13 +14,11 @@ static int count; /* under lock */
 
 HOCCL_Result hoccl_parking_enter(int n, uint64_t timeout, int *parked)
 {
-    struct timespec until;
+    struct timespec until = hoccl_deadline(timeout);
     int over = 0;
     if (n > HOCCL_PARKED_MAX)
         return hoccl_fail(HOCCL_ERR_USAGE, "a group over %d streams: at most %d streams of a process can wait at once", n,
                           HOCCL_PARKED_MAX);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)(timeout / HOCCL_S);
     pthread_mutex_lock(&lock);
     while (count + n > HOCCL_PARKED_MAX && !over)
         over = pthread_cond_timedwait(&released, &lock, &until);

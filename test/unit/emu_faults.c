@@ -31,6 +31,15 @@ static void failing_call(struct emu_test *t)
     OK(cuMemAlloc(&p, 4096));
 }
 
+static void late_call(struct emu_test *t)
+{
+    CUevent e;
+    uint64_t start = now_ns();
+    (void)t;
+    OK(cuEventCreate(&e, 0));
+    assert_true(now_ns() - start >= 50000000);
+}
+
 /* The second push of GPU 0 reports success and moves nothing. */
 static void void_copy(struct emu_test *t)
 {
@@ -187,6 +196,7 @@ static void small_memory(struct emu_test *t)
 
 static const struct scenario scenarios[] = {
     {"failing call", "HOCCL_EMU_FAULT", "cuMemAlloc#6=CUDA_ERROR_OUT_OF_MEMORY", failing_call},
+    {"late call", "HOCCL_EMU_FAULT", "cuEventCreate#1=late:50000", late_call},
     {"void copy", "HOCCL_EMU_FAULT", "push@0#2=void", void_copy},
     {"late copy", "HOCCL_EMU_FAULT", "push#1=void,d2h#1=late:200000", late_copy},
     {"stuck copy", "HOCCL_EMU_FAULT", "d2h#1+=stuck", stuck_copy},

@@ -282,6 +282,19 @@ static void test_offsets(void **state)
     OK(cuMemFree(p));
 }
 
+/* A process of another machine gets nothing. */
+static void test_other_machine(void **state)
+{
+    struct emu_test *t = *state;
+    setenv("HOCCL_EMU_MACHINE", "another", 1);
+    struct child c = child_start("1");
+    unsetenv("HOCCL_EMU_MACHINE");
+    struct order o = {.what = "legacy", .bytes = 64};
+    OK(cuIpcGetMemHandle(&o.handle, t->a[0]));
+    assert_int_equal(ask(c, &o, -1), CUDA_ERROR_INVALID_VALUE);
+    child_end(c);
+}
+
 static void test_close_behind_a_parked_wait(void **state)
 {
     struct emu_test *t = *state;
@@ -488,6 +501,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_offsets),         cmocka_unit_test(test_hidden_gpu),
         cmocka_unit_test(test_close_behind_a_parked_wait),
+        cmocka_unit_test(test_other_machine),
         cmocka_unit_test(test_descriptor),      cmocka_unit_test(test_unexportable),
         cmocka_unit_test(test_vmm_on_another_gpu), cmocka_unit_test(test_freed_by_owner),
         cmocka_unit_test(test_killed),          cmocka_unit_test(test_fork_is_refused),

@@ -1,0 +1,58 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that is measured on real GPUs, in one run of a few minutes, beside NCCL where it can be had.
+#
+# usage: campaign.sh PROGRAMS OUT     PROGRAMS: the folder with the built programs; OUT: takes text and JSON
+# NCCL_LIB names NCCL's library for nccl_rate. Any number of GPUs; pairs use the first two.
+set -u
+programs=${1:?the folder with the built programs} out=${2:?a folder for the results}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+gpus=$(nvidia-smi -L | grep -c '^GPU')
+mkdir -p "$out"
+cd "$programs" || exit 1
+
+# step NAME LIMIT COMMAND…
+step() {
+    local name=$1 limit=$2
+    shift 2
+    echo "## $name: $*"
+    timeout -k 2 "$limit" "$@" 2>&1 | grep -v '^#$'
+    echo "## $name: status ${PIPESTATUS[0]}"
+}
+
+two() {
+    local name=$1 limit=$2
+    shift 2
+    step "$name" "$limit" mpirun --bind-to none -np 2 "$@"
+}
+
+{
+    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+    step info 10 ./hoccl-info
+    two bytes 30 ./paths
+    two small 20 ./coexist small
+    two order 20 ./coexist order
+    for connections in 1 2 8 32; do
+        CUDA_DEVICE_MAX_CONNECTIONS=$connections two "streams, $connections connections" 20 ./coexist streams
+        CUDA_DEVICE_MAX_CONNECTIONS=$connections two "bytes, $connections connections" 30 ./paths
+    done
+    HOCCL_TIMEOUT=3 two free 20 ./coexist free
+    two hold 40 ./coexist hold 1G
+    CUDA_VISIBLE_DEVICES=0 two "bytes, one GPU" 30 ./paths
+    two sendrecv 60 ./sendrecv_perf -b 8 -e 1G -f 2 -n 20 --raw --launch -c 1 -J "$out/sendrecv.json"
+    step nccl-sendrecv 60 ./nccl_rate sendrecv 8 1073741824 2
+    two allgather 60 ./allgather_perf -b 8 -e 1G -f 8 -n 20 -J "$out/allgather.json"
+    step nccl-allgather 60 ./nccl_rate allgather 8 1073741824 8
+    two alltoall 60 ./alltoall_perf -b 8 -e 1G -f 8 -n 20 -J "$out/alltoall.json"
+    step nccl-alltoall 60 ./nccl_rate alltoall 8 1073741824 8
+    two launch 40 ./launch_cost -J "$out/launch.json"
+    two paths 40 ./path_rate
+    CUDA_VISIBLE_DEVICES=0 two "paths, one GPU" 40 ./path_rate 256M
+    two halo3d 40 ./halo3d
+    if [ -e libhoccl.so.0 ] && [ -n "${PYTHON:-}" ]; then
+        two product 90 "$PYTHON" ./product.py ./libhoccl.so.0
+    fi
+    [ "$gpus" -lt 3 ] || step "hello, all GPUs" 60 mpirun --bind-to none -np "$gpus" ./hello
+    step raw 60 ./raw_pairs
+    step "raw, odd allocations" 60 ./raw_pairs 64
+} >"$out/campaign.txt" 2>&1
