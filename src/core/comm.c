@@ -135,6 +135,19 @@ static HOCCL_Result check_cards(const struct opening *o, HOCCL_Result (*check)(c
     return r;
 }
 
+/* Can our GPU access that of rank p? A GPU that is hidden from this process may be reached all the same: true. */
+static bool can_access(const struct opening *o, int p)
+{
+    int n = 0, reach = 1, own = o->comm->gpu->device.ordinal;
+    CUuuid id;
+    if (hoccl_driver.DeviceGetCount(&n))
+        return true;
+    for (int i = 0; i < n; i++)
+        if (!hoccl_driver.DeviceGetUuid(&id, i) && !memcmp(&id, &o->cards[p].uuid, sizeof id))
+            return hoccl_driver.DeviceCanAccessPeer(&reach, own, i) || reach;
+    return true;
+}
+
 /* Threads of one process reach each other's memory by address, which needs peer access between their contexts. */
 static HOCCL_Result enable_peer(const struct opening *o, int p)
 {
@@ -163,7 +176,8 @@ static HOCCL_Result meet_peer(struct opening *o, int p)
         peer->answered[n % HOCCL_SLOTS] = n - HOCCL_SLOTS;
     if (!peer->same_process)
         r = hoccl_board_map(l->gift, peer->board_bytes, c->size, &peer->board);
-    else if (!peer->same_gpu)
+    peer->closed = !peer->same_gpu && !can_access(o, p);
+    if (!r && peer->same_process && !peer->same_gpu && !peer->closed)
         r = enable_peer(o, p);
     if (r)
         return r;

@@ -201,8 +201,8 @@ void hoccl_flow_offer(struct hoccl_flow *flow)
 static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
     struct hoccl_slot *s = hoccl_flow_slot(f);
-    bool barred = hoccl_gate_bars_push(&gpu->gate);
-    bool apart = !barred && !f->peer->same_gpu && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST;
+    bool barred = hoccl_gate_bars_push(&gpu->gate), closed = f->peer->closed;
+    bool apart = !barred && !closed && !f->peer->same_gpu && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST;
     HOCCL_Result r = HOCCL_SUCCESS;
     *moved = true;
     if (!f->header.bytes) {
@@ -222,6 +222,7 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
                            : barred          ? "HOCCL_GATE=push keeps the engines between GPUs for gates"
+                           : closed          ? "the driver does not let the two GPUs access one another"
                            : !apart          ? "a buffer is pinned host memory"
                                              : "its buffer cannot be opened by another process");
     hoccl_flow_offer(f);

@@ -17,6 +17,7 @@ struct hoccl_peer {
     bool same_process; /* its board and memory are used at their own addresses (our own rank included) */
     bool same_gpu;     /* bound to our GPU (our own rank included) */
     bool same_object;  /* and in this process: it shares our GPU object */
+    bool closed;       /* the driver says that our GPU cannot access its: everything between us is staged */
     struct hoccl_board *board; /* the peer's; ours if this is our own rank */
     size_t board_bytes;
     struct hoccl_slot *in;          /* in our board: what it sends to us */

@@ -62,6 +62,7 @@ CUdeviceptr kit_guarded(size_t bytes)
 {
     CUdeviceptr p = kit_memory(bytes + 2 * GUARD);
     check_cuda(cuMemsetD8(p, GUARD_BYTE, bytes + 2 * GUARD), "cuMemsetD8");
+    check_cuda(cuStreamSynchronize(NULL), "cuMemsetD8"); /* it may still run when the call returns */
     return p + GUARD;
 }
 

@@ -6,7 +6,7 @@
 random=$top_builddir/test/multi/random
 
 pass 250 2 "$random" 150 11
-HOCCL_EMU_DELAY_US=2000 pass 250 3 "$random" 40 12
+HOCCL_EMU_DELAY_US=2000 pass 250 3 "$random" 60 12
 HOCCL_CHUNK=64K HOCCL_EMU_REUSE=1 pass 250 4 "$random" 60 13
 HOCCL_GATE=h2d pass 250 3 "$random" 60 14
 HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu pass 250 2 "$random" 60 15

@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Cases that the field has met, between processes (test/multi/field.c; test/CASES.md is the table).
+. "${top_srcdir:?}/test/multi/lib.sh"
+field=$top_builddir/test/multi/field
+limit=${HOCCL_LONG_TESTS:+290}
+limit=${limit:-110}
+
+pass "$limit" 2 "$field" b01
+pass "$limit" 3 "$field" b02
+pass "$limit" 4 "$field" b04
+pass "$limit" 1 "$field" b05
+pass "$limit" 3 "$field" b05
+pass "$limit" 2 "$field" b19
+pass "$limit" 2 "$field" b21
+HOCCL_EMU_REUSE=1 pass "$limit" 2 "$field" b25
+grep -qE 'b25: [1-9]' "$work/output" || complain "no address came again"
+pass "$limit" 2 "$field" b26
+pass "$limit" 2 "$field" b29
+HOCCL_EMU_DELAY_US=5000 pass "$limit" 2 "$field" b31
+pass "$limit" 2 "$field" b32
+pass "$limit" 2 "$field" b34
+pass "$limit" 2 "$field" b39
+pass "$limit" 2 "$field" b43
+pass "$limit" 2 "$field" b45
+finish

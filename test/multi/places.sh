@@ -1,0 +1,69 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Where ranks find themselves: one GPU for all, GPUs apart, no /dev/shm, other host names, other nodes, launchers that are
+# none or broken, few cores. (test/CASES.md: B52, B53, B55, B59, B72, B73, B75, B79, B80.)
+. "${top_srcdir:?}/test/multi/lib.sh"
+multi=$top_builddir/test/multi
+limit=${HOCCL_LONG_TESTS:+280}
+limit=${limit:-120}
+export HOCCL_DEVICE=emu
+
+# namespaces WHAT…: can this user make them?
+namespaces() {
+    unshare "$@" true 2>/dev/null && return
+    echo "-- not tried: this user cannot unshare $*"
+    return 1
+}
+
+echo "-- B52: four ranks on one GPU"
+HOCCL_EMU_DEVICES=1 pass 100 4 "$multi/random" 40 52
+
+echo "-- B53: GPUs that cannot access one another, nor open one another's memory"
+HOCCL_EMU_P2P=0 HOCCL_DEBUG=info pass 100 2 "$multi/random" 40 53
+grep -q 'staged: the driver does not let' "$work/output" || complain "no line says that data is staged, and why"
+
+echo "-- B55: /dev/shm of 1 MiB"
+if namespaces -m; then
+    # shellcheck disable=SC2016 # for the inner shell
+    pass 100 8 unshare -m sh -c 'mount -t tmpfs -o size=1M none /dev/shm && exec "$@"' sh "$examples/hello" --size 2M
+fi
+
+echo "-- B59: one node under several names, each rank with a /dev/shm of its own"
+if namespaces -m -u; then
+    # shellcheck disable=SC2016
+    HOCCL_DEBUG=info pass 60 3 unshare -m -u sh -c 'hostname node$PMIX_RANK && mount -t tmpfs none /dev/shm && exec "$@"' \
+        sh "$examples/hello" --size 1M
+    grep -q 'rank 2 on node2' "$work/output" || complain "the names were not different"
+    echo "-- B59: one name, two boot ids"
+    # shellcheck disable=SC2016
+    must_fail 'does not share a node' 60 2 unshare -m sh -c '
+        echo 00000000-0000-4000-8000-00000000000$PMIX_RANK >"$TMPDIR/boot$PMIX_RANK" &&
+            mount --bind "$TMPDIR/boot$PMIX_RANK" /proc/sys/kernel/random/boot_id && exec "$@"' sh "$examples/hello" --size 1M
+fi
+if namespaces -n; then
+    echo "-- B59: one boot id, and no descriptor arrives"
+    pass 90 2 "$multi/elsewhere"
+fi
+
+echo "-- B72: srun without PMIx, and no launcher at all"
+if env -u PMIX_NAMESPACE -u PMIX_RANK SLURM_NTASKS=4 SLURM_PROCID=0 timeout 20 "$examples/hello" >"$work/output" 2>&1; then
+    complain "four tasks of srun without PMIx started"
+fi
+grep -q 'srun --mpi=pmix' "$work/output" || complain "no hint: $(cat "$work/output")"
+timeout 60 "$examples/hello" --size 1M >"$work/output" 2>&1 || complain "a world of one: $(cat "$work/output")"
+
+echo "-- B73: a PMIx component that is not here"
+must_fail 'HOCCL_Init: PMIx_Init: .*client OpenPMIx.*PMIX_MCA' 60 2 -x PMIX_MCA_psec=munge "$examples/hello" --size 1M
+
+echo "-- B75: a rank that ends before HOCCL_Init, and one that comes too late"
+# The launcher may be faster than the limit and end the job itself.
+HOCCL_INIT_TIMEOUT=3 must_fail 'start-up\|before exiting, but others' 60 1 "$examples/hello" --size 1M : -np 1 sh -c 'sleep 1'
+HOCCL_INIT_TIMEOUT=2 must_fail 'within 2 s (HOCCL_INIT_TIMEOUT)' 60 1 "$examples/hello" --size 1M : -np 1 sleep 6
+
+echo "-- B79: threads stay where the launcher has put them"
+pass 60 2 --bind-to core "$multi/crowd" b79
+pass 60 2 --bind-to none "$multi/crowd" b79
+
+echo "-- B80: sixteen ranks"
+HOCCL_EMU_DEVICES=16 pass "$limit" 16 "$multi/crowd" b80
+finish

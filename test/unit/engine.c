@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of an engine's chunks, and the pool of staging slots. The submitter is the test: it takes the jobs out of the
+ * ring and says which have landed. */
+#include "unit.h"
+
+#include "base/setting.h"
+#include "p2p/engine.h"
+#include "p2p/stage.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+struct bench {
+    struct hoccl_engine engine;
+    struct hoccl_submitter submitter;
+    uint32_t word;
+    struct hoccl_job job[4096]; /* all jobs so far */
+    uint32_t jobs;
+};
+
+static struct bench *bench_open(uint32_t first)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    hoccl_list_init(&b->engine.queue);
+    b->engine.submitter = &b->submitter;
+    b->engine.direction = HOCCL_PUSH;
+    b->engine.given = b->engine.landed = b->word = first;
+    b->engine.done.host = &b->word;
+    OK(hoccl_settings_load());
+    return b;
+}
+
+/* One step; then what has been handed over since. */
+static uint32_t step(struct bench *b)
+{
+    uint32_t before = b->jobs;
+    hoccl_engine_step(&b->engine);
+    while (b->submitter.head != b->submitter.tail) {
+        assert_true(b->jobs < sizeof b->job / sizeof *b->job);
+        b->job[b->jobs++] = b->submitter.jobs[b->submitter.head % HOCCL_JOBS];
+        b->submitter.head++;
+    }
+    return b->jobs - before;
+}
+
+/* The oldest n jobs that have not landed have. */
+static void land(struct bench *b, uint32_t n)
+{
+    b->word += n;
+}
+
+static struct hoccl_transfer transfer(uint64_t at, uint64_t bytes)
+{
+    return (struct hoccl_transfer){.to = (1ull << 40) + at, .from = (2ull << 40) + at, .bytes = bytes};
+}
+
+/* One transfer alone: large chunks, two ahead, in order, without gap. */
+static void test_alone(void **state)
+{
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t = transfer(0, 300 * MIB + 5);
+    uint64_t at = 0;
+    hoccl_engine_add(&b->engine, &t);
+    assert_int_equal(step(b), 2);
+    assert_int_equal(step(b), 0);
+    land(b, 1);
+    assert_int_equal(step(b), 1);
+    assert_false(hoccl_transfer_complete(&t));
+    land(b, 2);
+    assert_int_equal(step(b), 0);
+    assert_true(hoccl_transfer_complete(&t));
+    assert_true(hoccl_engine_empty(&b->engine));
+    assert_int_equal(b->jobs, 3);
+    for (uint32_t i = 0; i < b->jobs; i++) {
+        assert_int_equal(b->job[i].to, (1ull << 40) + at);
+        assert_int_equal(b->job[i].from, (2ull << 40) + at);
+        assert_int_equal(b->job[i].bytes, i < 2 ? 128 * MIB : 44 * MIB + 5);
+        assert_int_equal(b->job[i].value, i + 1);
+        at += b->job[i].bytes;
+    }
+    assert_int_equal(b->engine.bytes, 300 * MIB + 5);
+    free(b);
+}
+
+/* Several take turns with chunks of 4 MiB, and nobody waits for a long one in front. */
+static void test_turns(void **state)
+{
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t[3] = {transfer(0, 100 * MIB), transfer(1ull << 33, 9 * MIB), transfer(2ull << 33, 1000)};
+    static const int turns[] = {0, 1, 2, 0, 1, 0};
+    uint64_t given[3] = {0};
+    uint32_t n = 0;
+    for (int i = 0; i < 3; i++)
+        hoccl_engine_add(&b->engine, &t[i]);
+    while (!hoccl_transfer_complete(&t[0]) || !hoccl_transfer_complete(&t[1]) || !hoccl_transfer_complete(&t[2])) {
+        step(b);
+        if (b->engine.given != b->engine.landed && b->word != b->engine.given)
+            land(b, 1);
+        assert_true(++n < 1000);
+        assert_true(b->engine.given - b->engine.landed <= HOCCL_WINDOW);
+    }
+    for (uint32_t i = 0; i < b->jobs; i++) {
+        int who = (int)((b->job[i].to - (1ull << 40)) >> 33);
+        assert_int_equal(b->job[i].to - (1ull << 40) - ((uint64_t)who << 33), given[who]);
+        given[who] += b->job[i].bytes;
+        if (i < 6) /* turns, while more than one is left */
+            assert_int_equal(who, turns[i]);
+        if (i < 5 && who < 2)
+            assert_int_equal(b->job[i].bytes, 4 * MIB);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(given[i], t[i].bytes);
+    free(b);
+}
+
+/* Small ones: up to 16 at once; the numbers wrap. */
+static void test_window_and_wrap(void **state)
+{
+    static struct hoccl_transfer t[200];
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    struct bench *b = bench_open(0xfffffff0u);
+    for (int i = 0; i < 200; i++) {
+        t[i] = transfer((uint64_t)i << 20, 1 + (uint64_t)i);
+        hoccl_engine_add(&b->engine, &t[i]);
+    }
+    assert_int_equal(step(b), HOCCL_WINDOW);
+    assert_int_equal(step(b), 0);
+    while (b->jobs < 200) {
+        uint32_t n = 1 + b->jobs % 7;
+        land(b, n);
+        step(b);
+    }
+    land(b, b->engine.given - b->word);
+    step(b);
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_true(hoccl_transfer_complete(&t[i]));
+        assert_int_equal(b->job[i].bytes, 1 + i);
+        assert_int_equal(b->job[i].value, 0xfffffff1u + i);
+    }
+    assert_int_equal(b->engine.flight_bytes, 0);
+    free(b);
+}
+
+/* What the driver refused is the transfer's result; a cancelled one gets no more chunks, and what is away still lands. */
+static void test_refusal_and_cancel(void **state)
+{
+    (void)state;
+    setenv("HOCCL_CHUNK", "1M", 1);
+    struct bench *b = bench_open(7);
+    struct hoccl_transfer t = transfer(0, 100 * MIB), other = transfer(1ull << 33, 2 * MIB);
+    hoccl_engine_add(&b->engine, &t);
+    step(b);
+    uint32_t away = b->jobs;
+    *b->job[1].result = CUDA_ERROR_INVALID_VALUE;
+    land(b, 1);
+    step(b);
+    assert_int_equal(t.result, CUDA_SUCCESS);
+    land(b, 1);
+    step(b);
+    assert_int_equal(t.result, CUDA_ERROR_INVALID_VALUE);
+    assert_true(away >= 2);
+    hoccl_engine_cancel(&b->engine, &t);
+    hoccl_engine_add(&b->engine, &other);
+    uint32_t before = b->jobs;
+    while (!hoccl_engine_empty(&b->engine) || !hoccl_transfer_complete(&other)) {
+        land(b, b->engine.given - b->word);
+        step(b);
+    }
+    assert_int_equal(t.flight, 0);
+    assert_true(t.landed < t.bytes);
+    for (uint32_t i = before; i < b->jobs; i++)
+        assert_true(b->job[i].to >= (1ull << 40) + (1ull << 33));
+    unsetenv("HOCCL_CHUNK");
+    free(b);
+}
+
+static void test_stalled(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t = transfer(0, 100);
+    uint64_t now = hoccl_now();
+    assert_int_equal(hoccl_engine_stalled(&b->engine, now + HOCCL_S), 0);
+    hoccl_engine_add(&b->engine, &t);
+    step(b);
+    now = hoccl_now();
+    assert_true(hoccl_engine_stalled(&b->engine, now + 5 * HOCCL_S) >= 5 * HOCCL_S);
+    land(b, 1);
+    step(b);
+    assert_int_equal(hoccl_engine_stalled(&b->engine, now + 9 * HOCCL_S), 0);
+    free(b);
+}
+
+/* A full ring of the submitter holds the engine up and loses nothing. */
+static void test_full_ring(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t = transfer(0, 100);
+    b->submitter.tail = HOCCL_JOBS; /* nobody takes them */
+    hoccl_engine_add(&b->engine, &t);
+    assert_false(hoccl_engine_step(&b->engine));
+    assert_int_equal(t.given, 0);
+    b->submitter.head = b->submitter.tail;
+    assert_int_equal(step(b), 1);
+    assert_int_equal(b->job[0].bytes, 100);
+    land(b, 1);
+    step(b);
+    assert_true(hoccl_transfer_complete(&t));
+    free(b);
+}
+
+/* ---- staging slots ----------------------------------------------------------------------------------------------- */
+
+static void test_slots(void **state)
+{
+    static char area[HOCCL_STAGE_AREA];
+    struct hoccl_stage s;
+    uint16_t slot[HOCCL_STAGE_SLOTS + 1], again[4];
+    bool seen[HOCCL_STAGE_SLOTS] = {false};
+    (void)state;
+    hoccl_stage_init_host(&s, area, -1);
+    unsigned n = 0, got;
+    while ((got = hoccl_stage_take(&s, 3, slot + n)))
+        n += got;
+    assert_int_equal(n, HOCCL_STAGE_SLOTS);
+    for (unsigned i = 0; i < n; i++) {
+        CUdeviceptr at = hoccl_stage_address(&s.view, slot[i]);
+        assert_true(slot[i] < HOCCL_STAGE_SLOTS && !seen[slot[i]]);
+        seen[slot[i]] = true;
+        assert_true(at >= (CUdeviceptr)(uintptr_t)area && at + HOCCL_STAGE_BYTES <= (CUdeviceptr)(uintptr_t)area + sizeof area);
+        assert_int_equal((at - (CUdeviceptr)(uintptr_t)area) % HOCCL_STAGE_BYTES, 0);
+    }
+    assert_int_equal(hoccl_stage_take(&s, 1, again), 0);
+    hoccl_stage_give(&s, 2, slot + 5);
+    assert_int_equal(hoccl_stage_take(&s, 4, again), 2); /* as many as there are */
+    assert_true((again[0] == slot[5] && again[1] == slot[6]) || (again[0] == slot[6] && again[1] == slot[5]));
+    hoccl_stage_give(&s, n, slot);
+    assert_int_equal(s.free, (1u << HOCCL_STAGE_SLOTS) - 1);
+    assert_int_equal(hoccl_stage_slot_bytes(HOCCL_STAGE_HOST), HOCCL_STAGE_BYTES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_turns),     cmocka_unit_test(test_window_and_wrap),
+        cmocka_unit_test(test_refusal_and_cancel), cmocka_unit_test(test_stalled), cmocka_unit_test(test_full_ring),
+        cmocka_unit_test(test_slots),
+    };
+    alarm(120);
+    return cmocka_run_group_tests_name("engine and staging slots", tests, NULL, NULL);
+}
