@@ -94,7 +94,7 @@ static void test_bad_values(void **state)
         {"HOCCL_CHUNK", "-4M", "bytes"},
         {"HOCCL_CHUNK", "8589934592G", "bytes"},
         {"HOCCL_CHUNK", "1111111111111111111111111111111111111111", "bytes"},
-        {"HOCCL_GATE", "push", "auto|none|h2d"},
+        {"HOCCL_GATE", "pull", "auto|none|push|h2d"},
         {"HOCCL_TEST_SEQUENCE", "one", "a whole number"},
         {"HOCCL_TEST_BREAK", "all", "nothing|local-copy"},
     };

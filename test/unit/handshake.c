@@ -19,7 +19,7 @@ static int set_up(void **state)
 {
     (void)state;
     if (hoccl_settings_load() || hoccl_driver_load() || hoccl_device_open(0, &device) || hoccl_flag_pool_open(&flags) ||
-        hoccl_gate_open(&gate, &device, &flags))
+        hoccl_gate_open(&gate, &device, 1, &flags))
         fail_msg("%s", hoccl_error_text());
     return 0;
 }
