@@ -609,7 +609,7 @@ int main(int argc, char **argv)
                  {"b32", b32, false, NULL}, {"b34", b34, false, NULL}, {"b39", b39, false, NULL}, {"b43", b43, false, NULL},
                  {"b45", b45, false, NULL}};
     const char *name = argc > 1 ? argv[1] : "";
-    longer = (argc > 2 && !strcmp(argv[2], "long")) || getenv("HOCCL_LONG_TESTS");
+    longer = (argc > 2 && !strcmp(argv[2], "long")) || getenv("LONG_TESTS");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(name, cases[i].name))
             continue;

@@ -3,7 +3,7 @@
 # Cases that the field has met, between processes (test/multi/field.c; test/CASES.md is the table).
 . "${top_srcdir:?}/test/multi/lib.sh"
 field=$top_builddir/test/multi/field
-limit=${HOCCL_LONG_TESTS:+290}
+limit=${LONG_TESTS:+290}
 limit=${limit:-110}
 
 pass "$limit" 2 "$field" b01
@@ -23,4 +23,7 @@ pass "$limit" 2 "$field" b34
 pass "$limit" 2 "$field" b39
 pass "$limit" 2 "$field" b43
 pass "$limit" 2 "$field" b45
+if [ -n "${LONG_TESTS:-}" ]; then
+    pass 290 2 "$field" b16
+fi
 finish
