@@ -60,6 +60,8 @@ static void b01(void)
     usleep(300000);
     if (cuStreamQuery(stream) != CUDA_ERROR_NOT_READY)
         fail("two sends that face one another have ended");
+    kit_tell(job.rank ? "one" : "zero"); /* nobody aborts before both have looked */
+    kit_hear(job.rank ? "zero" : "one");
     check_hoccl(HOCCL_CommAbort(WORLD), "HOCCL_CommAbort");
     check_cuda(cuStreamSynchronize(stream), "the stream after the abort");
 }
