@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -76,6 +77,12 @@ static uint64_t process_number(void)
     return __atomic_load_n(&number, __ATOMIC_ACQUIRE);
 }
 
+static uint64_t network_number(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/net", &st) ? 0 : (uint64_t)st.st_ino;
+}
+
 HOCCL_Result hoccl_listener_open(struct hoccl_listener *listener)
 {
     struct hoccl_listener l = {.fd = -1};
@@ -86,6 +93,7 @@ HOCCL_Result hoccl_listener_open(struct hoccl_listener *listener)
         snprintf(l.card.host, sizeof l.card.host, "unknown host");
     l.card.pid = (int32_t)getpid();
     l.card.process = process_number();
+    l.card.network = network_number();
     if (getrandom(l.card.cookie, sizeof l.card.cookie, 0) != sizeof l.card.cookie || getrandom(&id, sizeof id, 0) != sizeof id)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "getrandom: %m");
     listener->card = l.card; /* also of a rank that fails here: it says so to the others */
@@ -215,21 +223,30 @@ static HOCCL_Result reach(const struct meeting *m, int peer, int *fd)
     return hoccl_fail(HOCCL_ERR_SYSTEM, "connecting to rank %d over %s: %s", peer, m->cards[peer].socket, strerror(error));
 }
 
+static HOCCL_Result vanished(const struct meeting *m, int peer)
+{
+    return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d (pid %d on %s) ended or gave up during start-up", peer, m->cards[peer].pid,
+                      m->cards[peer].host);
+}
+
 /* A lower rank is called and greeted; a higher one will call us, and is only tried, so that neither end waits for one
  * that it cannot reach. */
 static HOCCL_Result call_peer(struct meeting *m, int peer)
 {
     int fd;
     HOCCL_Result r = reach(m, peer, &fd);
-    if (r || fd < 0)
+    if (r)
         return r;
+    if (fd < 0)
+        return m->cards[peer].network && m->cards[peer].network == m->cards[m->rank].network ? vanished(m, peer) : HOCCL_SUCCESS;
     if (peer > m->rank) {
         close(fd);
     } else if (greet_with_parcels(m, fd, peer)) {
         m->links[peer].fd = fd;
     } else {
+        hoccl_fail(HOCCL_ERR_BOOTSTRAP, "start-up: greeting rank %d: %m", peer);
         close(fd);
-        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d closed the connection at start-up: %m", peer);
+        return HOCCL_ERR_BOOTSTRAP;
     }
     m->expected[peer] = true;
     m->missing++;
@@ -316,8 +333,7 @@ static HOCCL_Result hear_answers(struct meeting *m)
             continue;
         if (state < 0 || h.rank != p || memcmp(h.cookie, m->cards[m->rank].cookie, sizeof h.cookie)) {
             drop(&got);
-            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d (pid %d on %s) ended during start-up", p, m->cards[p].pid,
-                              m->cards[p].host);
+            return vanished(m, p);
         }
         arrived(m, p, m->links[p].fd, &got);
     }
@@ -335,8 +351,7 @@ static HOCCL_Result probe(const struct meeting *m)
         if (r)
             return r;
         if (fd < 0)
-            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "rank %d (pid %d on %s) ended or gave up during start-up", p, m->cards[p].pid,
-                              m->cards[p].host);
+            return vanished(m, p);
         close(fd);
     }
     return HOCCL_SUCCESS;

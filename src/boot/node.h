@@ -17,6 +17,7 @@ struct hoccl_node_card {
     char socket[48];    /* abstract name, without the leading zero byte */
     uint8_t cookie[16]; /* who knows it may connect */
     uint64_t process;   /* a random number of this process: equal means the same address space */
+    uint64_t network;   /* inode of its network namespace: names of sockets are known within it; 0: unknown */
     int32_t pid;
 };
 

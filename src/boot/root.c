@@ -257,6 +257,8 @@ static void accept_callers(struct root *r)
             close_oldest_stranger(r);
             continue;
         }
+        if (fd < 0 && errno != EAGAIN && errno != EINTR)
+            hoccl_sleep(10 * HOCCL_MS); /* no descriptor, no memory: there may be later */
         if (fd < 0)
             return;
         struct caller *c = new_caller(r, fd, &from);

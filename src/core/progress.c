@@ -248,38 +248,55 @@ bool hoccl_comm_idle(const struct hoccl_comm *comm)
     return hoccl_observe(&comm->unfinished) == 0;
 }
 
-static bool waits_for_engine(const struct hoccl_comm *comm)
+/* A flow that waits for this process's engines or submitter; NULL if none does. */
+static const struct hoccl_flow *waiting_flow(const struct hoccl_comm *comm)
 {
-    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next)
-        if (hoccl_flow_busy(hoccl_entry(l, struct hoccl_flow, link)))
-            return true;
-    return false;
+    for (struct hoccl_list *l = comm->running.next; l != &comm->running; l = l->next) {
+        const struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, link);
+        if (hoccl_flow_busy(f))
+            return f;
+    }
+    return NULL;
 }
 
-static bool stalled(const struct hoccl_gpu *g, uint64_t now)
+static bool stalled(const struct hoccl_engine *e, uint64_t now)
 {
-    bool any = false;
+    return hoccl_engine_stalled(e, now) > hoccl_settings.timeout;
+}
+
+/* What stands still, and why; SUCCESS if nothing does. */
+static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
+{
+    static const char *const engines[] = {"push", "pull", "D2H", "H2D", "host"};
+    uint32_t broken = hoccl_observe(&g->submitter.broken);
+    unsigned long long limit = hoccl_settings.timeout / HOCCL_S;
+    if (broken)
+        return hoccl_driver_check((CUresult)broken, "enqueueing on the copy engine");
+    if (hoccl_submitter_stuck(&g->submitter, now) > hoccl_settings.timeout)
+        return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                          "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): another thread "
+                          "of this process sits in cudaFree, cudaFreeHost or a module load behind a stream that waits; the streams "
+                          "have been released", limit);
+    if (g->gate.kind == HOCCL_GATE_H2D && stalled(&g->engine[HOCCL_H2D], now))
+        return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                          "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
+                          "CUDA_DEVICE_MAX_CONNECTIONS=32, or HOCCL_GATE=push, or use memory that can be opened by other processes",
+                          limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
-        any |= hoccl_engine_stalled(&g->engine[i], now) > hoccl_settings.timeout;
-    return any;
+        if (stalled(&g->engine[i], now))
+            return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
+                              engines[i], limit);
+    return HOCCL_SUCCESS;
 }
 
 void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
 {
-    const struct hoccl_gpu *g = comm->gpu;
-    uint32_t broken = hoccl_observe(&g->submitter.broken);
-    uint64_t limit = hoccl_settings.timeout;
-    if (comm->failed || !waits_for_engine(comm))
+    const struct hoccl_flow *f = comm->failed ? NULL : waiting_flow(comm);
+    HOCCL_Result r = f ? find_stuck(comm->gpu, now) : HOCCL_SUCCESS;
+    char name[160];
+    if (!r)
         return;
-    if (broken)
-        hoccl_comm_fail(comm, hoccl_driver_check((CUresult)broken, "enqueueing on the copy engine"));
-    else if (hoccl_submitter_stuck(&g->submitter, now) > limit)
-        hoccl_comm_fail(comm, hoccl_fail(HOCCL_ERR_TIMEOUT,
-                                         "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): "
-                                         "another thread of this process sits in cudaFree, cudaFreeHost or a module load behind "
-                                         "a stream that waits; the streams have been released",
-                                         (unsigned long long)(limit / HOCCL_S)));
-    else if (stalled(g, now))
-        hoccl_comm_fail(comm, hoccl_fail(HOCCL_ERR_TIMEOUT, "a copy of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
-                                         (unsigned long long)(limit / HOCCL_S)));
+    hoccl_fail_context(r, "%s, %llu of %llu bytes moved", hoccl_flow_name(f, name, sizeof name),
+                       (unsigned long long)hoccl_flow_moved(f), (unsigned long long)f->header.bytes);
+    hoccl_comm_fail(comm, r);
 }

@@ -54,7 +54,7 @@ static HOCCL_Result begin(struct hoccl_comm *parent, struct split *s)
     *s = (struct split){.parent = parent};
     s->choices = hoccl_alloc((size_t)parent->size * sizeof *s->choices, "a split");
     s->ranks = hoccl_alloc((size_t)parent->size * sizeof *s->ranks, "a split");
-    s->gather = (struct hoccl_gather){.name = "HOCCL_CommSplit", .links = parent->links, .ranks = s->ranks,
+    s->gather = (struct hoccl_gather){.name = "splitting", .links = parent->links, .ranks = s->ranks,
                                       .count = parent->size, .me = parent->rank, .call = ++parent->splits,
                                       .timeout = hoccl_settings.init_timeout, .check = check_parent, .arg = parent};
     if (!s->choices || !s->ranks)

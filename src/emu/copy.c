@@ -53,7 +53,15 @@ static CUresult locate(CUcontext ctx, const struct emu_side *side, enum emu_plac
     return out->pageable ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Sets engine, SMs and device; returns the class of channel. */
+/* The process has a context there. */
+static bool here(int gpu)
+{
+    const struct emu_device *dev = emu_device_of_gpu(gpu);
+    return dev && dev->contexts;
+}
+
+/* Sets engine, SMs and device; returns the class of channel. A pull from a GPU on which the process has no context uses
+ * the channels of pushes (measured: a push gate stops it). */
 static unsigned route(struct emu_op *op, int src, int dst)
 {
     struct emu_copy *c = &op->copy;
@@ -71,7 +79,7 @@ static unsigned route(struct emu_op *op, int src, int dst)
             op->dev = dev;
     } else if (dst == own)
         c->engine = EMU_PULL;
-    return 1u << c->engine;
+    return 1u << (c->engine == EMU_PULL && !here(src) ? EMU_PUSH : c->engine);
 }
 
 static void copy_rows(const struct emu_request *r, unsigned char *packed, const struct emu_side *side, bool out)

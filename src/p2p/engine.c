@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The chunk queue of an engine (paper §3.4, "flow-size-aware chunk schedule", here in its simplest form: equal turns).
- * Figures behind the constants: 128 MiB chunks reach 0.99 of an engine's rate, 4 MiB ones 0.82 (two H200s). */
+ * Figures behind the constants: 128 MiB chunks reach 0.99 of an engine's rate, 4 MiB ones 0.82 (two H200s).
+ *
+ * The flows of a collective are a party: they go one after another, in the order of their rotation as far as the grants
+ * have come, with large chunks, since all of them must have ended before any of them counts. Parties take turns. */
 #include "p2p/engine.h"
 
 #include "base/clock.h"
@@ -40,15 +43,42 @@ void hoccl_engine_close(struct hoccl_engine *e, struct hoccl_flag_pool *flags)
     hoccl_flag_give(flags, &e->done);
 }
 
+/* The flows of an operation stand in one array, in their order, and their transfers with them. */
+static void line_up(struct hoccl_transfer *first, struct hoccl_transfer *t)
+{
+    struct hoccl_list *l = first->behind.next;
+    while (l != &first->behind && hoccl_entry(l, struct hoccl_transfer, link) < t)
+        l = l->next;
+    hoccl_list_append(l, &t->link);
+}
+
 void hoccl_engine_add(struct hoccl_engine *e, struct hoccl_transfer *t)
 {
+    hoccl_list_init(&t->behind);
+    for (struct hoccl_list *l = e->queue.next; l != &e->queue && t->party; l = l->next) {
+        struct hoccl_transfer *first = hoccl_entry(l, struct hoccl_transfer, link);
+        if (first->party == t->party) {
+            line_up(first, t);
+            return;
+        }
+    }
     hoccl_list_append(&e->queue, &t->link);
+}
+
+/* The next of the party takes the place of its first. */
+static void take_out(struct hoccl_engine *e, struct hoccl_transfer *t)
+{
+    hoccl_list_remove(&t->link);
+    struct hoccl_list *next = hoccl_list_take(&t->behind);
+    if (!next)
+        return;
+    hoccl_list_move(&hoccl_entry(next, struct hoccl_transfer, link)->behind, &t->behind);
+    hoccl_list_append(&e->queue, next);
 }
 
 void hoccl_engine_cancel(struct hoccl_engine *e, struct hoccl_transfer *t)
 {
-    (void)e;
-    hoccl_list_remove(&t->link);
+    take_out(e, t);
 }
 
 static bool land(struct hoccl_engine *e)
@@ -133,9 +163,12 @@ bool hoccl_engine_step(struct hoccl_engine *e)
         uint64_t bytes = chunk_size(e, t);
         if (!room(e, bytes) || !give(e, t, bytes))
             break;
-        hoccl_list_remove(&t->link);
-        if (t->given < t->bytes)
+        if (t->given == t->bytes)
+            take_out(e, t);
+        else {
+            hoccl_list_remove(&t->link);
             hoccl_list_append(&e->queue, &t->link);
+        }
         moved = true;
     }
     return moved;

@@ -18,7 +18,9 @@
 
 /* A copy of `bytes` in the engine's direction; host addresses stand at the host's end. */
 struct hoccl_transfer {
-    struct hoccl_list link; /* in the engine's queue while bytes are left to be given */
+    struct hoccl_list link;   /* in the engine's queue, or behind its party's first, while bytes are left to be given */
+    struct hoccl_list behind; /* of the party's first: the others, in the order of their addresses */
+    const void *party;        /* those of one party go one after another, parties take turns; NULL: a party of its own */
     CUdeviceptr to, from;
     uint64_t bytes;
     uint64_t given;   /* handed to the submitter */
@@ -32,7 +34,7 @@ struct hoccl_engine {
     CUstream stream;
     struct hoccl_flag done;
     struct hoccl_submitter *submitter;
-    struct hoccl_list queue; /* transfers with bytes to give; the next one first */
+    struct hoccl_list queue; /* the first transfer of each party; the next one to be served first */
     struct hoccl_chunk {
         struct hoccl_transfer *transfer; /* NULL: believed landed already (a test's fault) */
         uint64_t bytes;

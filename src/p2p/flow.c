@@ -86,14 +86,13 @@ static bool answered(const struct hoccl_flow *f)
     return hoccl_observe(&hoccl_flow_slot(f)->answer.tag) == f->number;
 }
 
-/* How far it has come, for texts. */
-static uint64_t bytes_moved(const struct hoccl_flow *f)
+uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
 {
-    if (f->path == HOCCL_PATH_STAGED && f->view) {
-        uint64_t n = (uint64_t)f->landed * hoccl_stage_slot_bytes(f->view->kind);
-        return n < f->header.bytes ? n : f->header.bytes;
+    if (flow->path == HOCCL_PATH_STAGED && flow->view) {
+        uint64_t n = (uint64_t)flow->landed * hoccl_stage_slot_bytes(flow->view->kind);
+        return n < flow->header.bytes ? n : flow->header.bytes;
     }
-    return f->transfer[0].landed;
+    return flow->transfer[0].landed;
 }
 
 /* The peer's own words first, then its socket, which closes however a process ends. */
@@ -121,7 +120,7 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
     p->looked = now;
     if (hoccl_link_gone(&p->link))
         return hoccl_fail(HOCCL_ERR_PEER, "%s: the process of rank %d is gone (%llu of %llu bytes moved)",
-                          hoccl_flow_name(flow, name, sizeof name), p->rank, (unsigned long long)bytes_moved(flow),
+                          hoccl_flow_name(flow, name, sizeof name), p->rank, (unsigned long long)hoccl_flow_moved(flow),
                           (unsigned long long)flow->header.bytes);
     return HOCCL_SUCCESS;
 }
@@ -157,7 +156,7 @@ void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
     flow->state = status == HOCCL_ANSWER_DONE ? HOCCL_FLOW_DONE : HOCCL_FLOW_FAILED;
     a->status = status;
     a->header = flow->header;
-    a->moved = bytes_moved(flow);
+    a->moved = hoccl_flow_moved(flow);
     hoccl_publish(&a->tag, flow->number);
 }
 
@@ -202,15 +201,15 @@ void hoccl_flow_offer(struct hoccl_flow *flow)
 static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
     struct hoccl_slot *s = hoccl_flow_slot(f);
-    bool closed = f->peer->closed;
-    bool apart = !closed && !f->peer->same_gpu && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST;
+    bool barred = hoccl_gate_bars_push(&gpu->gate), closed = f->peer->closed;
+    bool apart = !barred && !closed && !f->peer->same_gpu && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST;
     HOCCL_Result r = HOCCL_SUCCESS;
     *moved = true;
     if (!f->header.bytes) {
         hoccl_flow_answer(f, HOCCL_ANSWER_DONE);
         return HOCCL_SUCCESS;
     }
-    if (apart && s->grant.kind != HOCCL_MEMORY_CLOSED && !hoccl_gate_bars_push(&gpu->gate)) {
+    if (apart && s->grant.kind != HOCCL_MEMORY_CLOSED) {
         f->path = HOCCL_PATH_PUSH;
         hoccl_flow_say_path(f, "its buffer can be opened");
         return hoccl_direct_open(gpu, f, HOCCL_PATH_PUSH, moved);
@@ -222,9 +221,9 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     bool pull = f->memory.kind == HOCCL_MEMORY_IPC || f->memory.kind == HOCCL_MEMORY_ADDRESS;
     f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
+                           : barred          ? "HOCCL_GATE=push keeps the engines between GPUs for gates"
                            : closed          ? "the driver does not let the two GPUs access one another"
                            : !apart          ? "a buffer is pinned host memory"
-                           : hoccl_gate_bars_push(&gpu->gate) ? "pushes may stand behind the push gate (CUDA_DEVICE_MAX_CONNECTIONS)"
                                              : "its buffer cannot be opened by another process");
     hoccl_flow_offer(f);
     return HOCCL_SUCCESS;

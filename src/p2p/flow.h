@@ -88,6 +88,9 @@ bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
 /* Does it wait for this process's engines or submitter? */
 bool hoccl_flow_busy(const struct hoccl_flow *flow);
 
+/* Bytes that this end has moved, for texts. */
+uint64_t hoccl_flow_moved(const struct hoccl_flow *flow);
+
 /* "send 3 to rank 1 (host, pid)" for texts; the buffer is the caller's. */
 const char *hoccl_flow_name(const struct hoccl_flow *flow, char *buffer, size_t bytes);
 

@@ -14,7 +14,6 @@
 #define TABLE_BYTES (WORDS * sizeof(uint32_t))
 #define SCRATCH TABLE_BYTES
 #define GATE_BYTES 64
-#define FEW 4   /* channels: gates are then the rule, so flows keep clear of one class for good */
 #define MANY 32 /* channels: more than streams can be parked */
 
 int hoccl_gate_channels(void)
@@ -54,7 +53,7 @@ enum hoccl_gate_choice hoccl_gate_kind(int channels, int other)
         return hoccl_settings.gate;
     if (channels >= MANY)
         return HOCCL_GATE_NONE;
-    return channels <= FEW ? HOCCL_GATE_PUSH : HOCCL_GATE_H2D;
+    return HOCCL_GATE_H2D;
 }
 
 HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, int other,

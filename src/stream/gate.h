@@ -5,10 +5,12 @@
  * of it in its stream. A bare wait sits in a compute channel, and once as many streams wait as there are channels
  * (CUDA_DEVICE_MAX_CONNECTIONS) no kernel runs. A small copy in front (the gate) moves the wait into that copy's class.
  * Beside a gate kernels and every other class of copy run; copies of its own class do not while a stream waits, neither
- * ours nor the application's. So a gate's class must be one that this rank's flows do not need:
+ * ours nor the application's. In a process with one GPU's context pushes and pulls are one class (measured:
+ * test/gpu/gates.c). So:
  *
- *   PUSH  where channels are very few (at most 4), as Megatron-LM has it (1): flows are then pulled or staged
- *   H2D   else: flows are pushed; what must be staged through host memory cannot move while gated streams wait
+ *   H2D   the normal one: flows are pushed and pulled; what must be staged through host memory stands still while gated
+ *         streams wait (an error after HOCCL_TIMEOUT that names the ways out)
+ *   PUSH  by HOCCL_GATE=push: everything is staged through host memory, slower, and everything moves
  *   none  without another GPU, where every flow is staged by D2H and H2D copies; or with 32 channels, which no 31 parked
  *         streams can fill */
 #ifndef HOCCL_STREAM_GATE_H
@@ -42,7 +44,7 @@ void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 /* Does a wait need the gate when `parked` streams of the process wait, this one included? */
 bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked);
 
-/* Pushes may be stopped by our own gates: take another path. */
+/* Pushes and pulls may be stopped by our own gates: stage through host memory. */
 bool hoccl_gate_bars_push(const struct hoccl_gate *gate);
 
 /* 64 bytes of the GPU's memory that nobody reads. */

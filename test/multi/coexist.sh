@@ -8,6 +8,19 @@ for connections in 1 2 8 32; do
     CUDA_DEVICE_MAX_CONNECTIONS=$connections pass 60 2 "$coexist" streams
     grep -q independent "$work/output" || complain "the application's kernel or copy was stopped"
 done
+
+# What stops what behind a gate, as measured on two H200s: the emulated GPU must answer the same.
+gates() {
+    local gate=$1 expected=$2 found
+    found=$(CUDA_DEVICE_MAX_CONNECTIONS=1 timeout -k 5 60 "$top_builddir/test/gpu/gates" "$gate" | sed 's/.*fresh streams: //')
+    echo "== behind a gate of $gate: $found"
+    [ "$found" = "$expected" ] || complain "not as measured: $expected"
+}
+gates none 'd2h runs; h2d runs; push runs; pushipc runs; pull runs; pullipc runs;'
+gates push 'd2h runs; h2d runs; push STOPPED; pushipc STOPPED; pull STOPPED; pullipc STOPPED;'
+gates h2d 'd2h runs; h2d STOPPED; push runs; pushipc runs; pull runs; pullipc runs;'
+gates d2h 'd2h STOPPED; h2d runs; push runs; pushipc runs; pull runs; pullipc runs;'
+
 pass 60 2 "$coexist" small
 pass 60 2 "$coexist" order
 pass 90 2 "$coexist" hold

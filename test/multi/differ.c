@@ -164,6 +164,31 @@ static void refuse_in_group(void)
     gather_ranks();
 }
 
+/* Displacements beyond 4 GiB (B16); the memory between is never touched. */
+static void far_apart(void)
+{
+    const size_t far = ((size_t)1 << 32) + 5;
+    size_t counts[16], displs[16];
+    CUdeviceptr from, to;
+    OK(cuMemAlloc(&from, far + 16 * 1024));
+    OK(cuMemAlloc(&to, far + 16 * 1024));
+    for (int r = 0; r < size; r++) {
+        counts[r] = 1000;
+        displs[r] = far + 1024 * (size_t)r;
+        memset(seen, 16 * rank + r, 1000);
+        OK(cuMemcpyHtoD(from + displs[r], seen, 1000));
+    }
+    OK(HOCCL_Alltoallv((void *)from, counts, displs, (void *)to, counts, displs, HOCCL_BYTE, WORLD, stream));
+    OK(rank_wait());
+    for (int r = 0; r < size; r++) {
+        OK(cuMemcpyDtoH(seen, to + displs[r], 1000));
+        for (int i = 0; i < 1000; i++)
+            NEED(seen[i] == 16 * r + rank);
+    }
+    OK(cuMemFree(from));
+    OK(cuMemFree(to));
+}
+
 static void arguments(void)
 {
     refuse_counts();
@@ -175,6 +200,7 @@ static void arguments(void)
     gather_ranks();
     refuse_in_group();
     accept_nothing();
+    far_apart();
 }
 
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */

@@ -2,7 +2,9 @@
 /* Every kind of memory at both ends, every peer including the rank itself, odd sizes and offsets: each message must
  * arrive in its own buffer with its own bytes, and nothing before or behind it may be touched.
  *
- * usage: mpirun -np N paths [--sm]     --sm: fail if any of it put work on SMs (emulated GPUs can tell) */
+ * usage: mpirun -np N paths [--sm | --no-staging]
+ *   --sm          fail if any of it put work on SMs (emulated GPUs can tell)
+ *   --no-staging  only what needs no copy from host memory, for runs in which every wait is gated by one */
 #include "../../examples/common.h"
 
 #include <stdio.h>
@@ -128,7 +130,8 @@ int main(int argc, char **argv)
 {
     struct end out[KINDS], in[KINDS];
     unsigned round = 0;
-    bool sm = argc > 1 && !strcmp(argv[1], "--sm");
+    bool sm = argc > 1 && !strcmp(argv[1], "--sm"), direct = argc > 1 && !strcmp(argv[1], "--no-staging");
+    int kinds = direct ? 1 : KINDS;
     job_open(&job);
     check_cuda(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     for (int k = 0; k < KINDS; k++) {
@@ -136,12 +139,12 @@ int main(int argc, char **argv)
         in[k] = (struct end){.kind = (enum kind)k, .memory = new_memory((enum kind)k, ROOM)};
     }
     long work = job_sm_work();
-    for (int d = 0; d < job.size; d++)
-        for (int a = 0; a < KINDS; a++)
-            for (int b = 0; b < KINDS; b++)
+    for (int d = direct; d < job.size; d++)
+        for (int a = 0; a < kinds; a++)
+            for (int b = 0; b < kinds; b++)
                 for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++, round++) {
                     /* kinds differ between the ranks too: an odd rank takes them in another order */
-                    struct end *o = &out[(a + job.rank) % KINDS], *i = &in[(b + 2 * job.rank) % KINDS];
+                    struct end *o = &out[(a + job.rank) % kinds], *i = &in[(b + 2 * job.rank) % kinds];
                     o->view = o->memory + offsets[round % 4];
                     i->view = i->memory + GUARD + offsets[(round + 1) % 4];
                     round_of(o, i, sizes[s], d, round);

@@ -14,10 +14,13 @@ HOCCL_EMU_DEVICES=2 HOCCL_DEVICE=emu pass 120 4 "$paths" --sm
 HOCCL_TEST_SEQUENCE=2147483640 pass 120 2 "$paths"
 HOCCL_TEST_SEQUENCE=4294967290 pass 120 2 "$paths"
 HOCCL_GATE=h2d pass 120 2 "$paths" --no-staging
-# Few channels: every wait is gated by a push, so nothing may be pushed, and everything still moves.
-for connections in 1 2 8; do
-    CUDA_DEVICE_MAX_CONNECTIONS=$connections pass 120 2 "$paths" --sm
+# Few channels, so every wait is gated: by H2D copies what needs no staging moves, by pushes everything does.
+for connections in 1 2; do
+    CUDA_DEVICE_MAX_CONNECTIONS=$connections pass 120 2 "$paths" --no-staging
 done
+CUDA_DEVICE_MAX_CONNECTIONS=8 pass 120 2 "$paths" --sm
+CUDA_DEVICE_MAX_CONNECTIONS=1 HOCCL_GATE=push pass 120 2 "$paths" --sm
+CUDA_DEVICE_MAX_CONNECTIONS=1 HOCCL_TIMEOUT=2 must_fail 'HOCCL_GATE=push' 60 2 "$paths"
 HOCCL_GATE=push pass 120 3 "$paths" --sm
 
 HOCCL_TEST_BREAK=local-copy HOCCL_DEVICE=emu must_fail 'put on SMs' 120 2 "$paths" --sm

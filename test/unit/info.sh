@@ -67,7 +67,7 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
         transports.1.available=false transports.2.available=false settings_error=null settings.0.name=HOCCL_DEBUG \
         settings.0.value=null settings.0.default=warn settings.0.about='*' limits.memlock='*' limits.open_files.now='*' \
         limits.dev_shm.needed=false launcher.name=none launcher.hint='*' channels.variable=CUDA_DEVICE_MAX_CONNECTIONS \
-        channels.value=null channels.gate_from='*' -- $recorded
+        channels.value=32 channels.gate_from=null -- $recorded
     says 'symmetric GPU 1, nearest NIC mlx5_0 (same switch)' $recorded
     gives 0 peer_access.0.1=false peer_access.0.0=true -- $emulated HOCCL_EMU_P2P=0
     gives 0 gpus=#2 topology.other_gpus=2 gpus.0.symmetric=null -- $recorded CUDA_VISIBLE_DEVICES=1,2
@@ -77,10 +77,11 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
     gives 1 gpus=#4 nics=#0 topology.error='*' gpus.0.numa=null gpus.0.name='*' -- $emulated HOCCL_TOPO_FILE=$data/broken.xml
 
     # Channels and gates.
-    gives 0 channels.channels=32 channels.gate_from=17 channels.value=32 -- $emulated CUDA_DEVICE_MAX_CONNECTIONS=32
+    gives 0 channels.channels=16 channels.gate_from=9 channels.value=16 -- $emulated CUDA_DEVICE_MAX_CONNECTIONS=16
     gives 0 channels.channels=1 channels.gate_from=1 -- $emulated CUDA_DEVICE_MAX_CONNECTIONS=1
     gives 0 channels.gate_from=null -- $emulated HOCCL_GATE=none
-    says 'with 17 or more parked streams' $emulated CUDA_DEVICE_MAX_CONNECTIONS=32
+    gives 0 channels.channels=32 channels.gate_from=null -- $emulated CUDA_DEVICE_MAX_CONNECTIONS=32
+    says 'with 9 or more parked streams' $emulated CUDA_DEVICE_MAX_CONNECTIONS=16
 
     # Settings.
     gives 0 settings.0.value=info settings_error=null -- $emulated HOCCL_DEBUG=info
