@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random groups (groups.h) with the ranks as threads of one process, so that the sanitizers see both ends of everything.
  *
- * usage: random_groups [GROUPS [SEED]]    HOCCL_LONG_TESTS set: ten times as many groups */
+ * usage: random_groups [GROUPS [SEED]]    LONG_TESTS set: ten times as many groups */
 #include "groups.h"
 #include "ranks.h"
 
@@ -70,7 +70,7 @@ static void test_four(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_two), cmocka_unit_test(test_three), cmocka_unit_test(test_four)};
-    if (getenv("HOCCL_LONG_TESTS"))
+    if (getenv("LONG_TESTS"))
         groups *= 10;
     if (argc > 1)
         groups = atoi(argv[1]);

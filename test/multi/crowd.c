@@ -80,7 +80,7 @@ static void b80(void)
 int main(int argc, char **argv)
 {
     bool cores = argc > 1 && !strcmp(argv[1], "b79");
-    longer = getenv("HOCCL_LONG_TESTS") != NULL;
+    longer = getenv("LONG_TESTS") != NULL;
     kit_open(longer ? 250 : 110, "crowd");
     if (cores)
         b79();

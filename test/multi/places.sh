@@ -4,7 +4,7 @@
 # none or broken, few cores. (test/CASES.md: B52, B53, B55, B59, B72, B73, B75, B79, B80.)
 . "${top_srcdir:?}/test/multi/lib.sh"
 multi=$top_builddir/test/multi
-limit=${HOCCL_LONG_TESTS:+280}
+limit=${LONG_TESTS:+280}
 limit=${limit:-120}
 export HOCCL_DEVICE=emu
 

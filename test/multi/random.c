@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random groups (test/conform/groups.h) with the ranks as processes.
  *
- * usage: mpirun -np N random [GROUPS [SEED]]    HOCCL_LONG_TESTS set: ten times as many groups */
+ * usage: mpirun -np N random [GROUPS [SEED]]    LONG_TESTS set: ten times as many groups */
 #include "../conform/groups.h"
 #include "kit.h"
 
@@ -12,7 +12,7 @@ int main(int argc, char **argv)
 {
     struct groups_job g = {.comm = {HOCCL_COMM_WORLD}, .groups = argc > 1 ? atoi(argv[1]) : 100,
                            .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, .streams = 6, .most = 3 << 20};
-    if (getenv("HOCCL_LONG_TESTS"))
+    if (getenv("LONG_TESTS"))
         g.groups *= 10;
     kit_open(250, "random groups");
     g.rank = job.rank;
