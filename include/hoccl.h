@@ -135,11 +135,12 @@ HOCCL_API HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm);
 
 /* Enqueue on stream: send count elements at buf to rank peer. Completes on the stream when buf may be overwritten.
  * The call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full.
- * buf: device memory of the communicator's GPU, at any offset. count 0 is legal (buf may be NULL): it matches a
+ * buf: memory of the communicator's GPU, at any offset, of any kind (cuMemAlloc, cuMemCreate, cuMemAllocAsync), or pinned
+ * host memory. Fastest is what another process can open: cuMemAlloc, and cuMemCreate with a descriptor type. count 0 is legal (buf may be NULL): it matches a
  * receive of 0. Operations between a pair of ranks match in posting order; outside a group an operation is a group of
  * one, so two ranks that send to one another first wait for ever, as with ncclSend: put both in a group.
  * Errors at the call (nothing is posted): ARGUMENT (NULL buf with count > 0, peer not in 0 … size − 1, unknown type,
- * bytes over SIZE_MAX, a range that is not all device memory of this GPU); USAGE (two threads in one communicator);
+ * bytes over SIZE_MAX, a range that is not all such memory); USAGE (two threads in one communicator);
  * UNSUPPORTED (stream is capturing). Later errors are sticky. Source: paper §3.3, ncclSend, MPI_Isend. */
 HOCCL_API HOCCL_Result HOCCL_Send(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
                                   HOCCL_Stream stream);
@@ -162,7 +163,7 @@ HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
 /* All ranks call the same collective with matching arguments, in the same order. Each is one group of flows on one
  * stream and behaves as a Send and a Recv do: nothing waits, errors found later are sticky, a difference between ranks
  * is a MISMATCH on both ends. Inside a group they join it. Counts and displacements are elements of datatype; buffers
- * are device memory of the communicator's GPU. A flow of 0 elements still shakes hands. Reductions need SMs and do not
+ * are what HOCCL_Send takes. A flow of 0 elements still shakes hands. Reductions need SMs and do not
  * exist here. Errors at the call: as HOCCL_Send, and ARGUMENT for a root that is no rank, NULL arrays, and buffers that
  * overlap in another way than "in place" allows. */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The progress thread of a GPU: one for all communicators that use it. It makes no driver call. */
+/* The progress thread of a GPU: one for all communicators that use it. It makes no driver
+ * call that can hang. */
 #ifndef HOCCL_CORE_PROXY_H
 #define HOCCL_CORE_PROXY_H
 

@@ -20,7 +20,7 @@ struct hoccl_device {
  * and buffers live in it and outlive communicators. Needs hoccl_driver_load. Errors: DEVICE. */
 HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device);
 
-/* Make the device's context current for a moment; `saved` says what to restore. */
+/* Make the device's context current for a moment; `pushed` says what hoccl_device_leave has to undo. */
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed);
 void hoccl_device_leave(bool pushed);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What belongs to a GPU, once for each GPU and process, shared by its communicators. */
+/* What belongs to a GPU in a process, shared by its communicators: one object for each context. */
 #ifndef HOCCL_P2P_GPU_H
 #define HOCCL_P2P_GPU_H
 

@@ -2,8 +2,8 @@
 /* The submitter: the one thread of a GPU object that makes driver calls which can hang.
  *
  * cudaFree, cudaFreeHost or a module load of the application behind a parked stream hold a lock of the driver that
- * every copy needs (measured). So the progress thread hands copies over in a ring and never calls the driver itself: it
- * can still see that a submission does not return, and still release the streams.
+ * every copy needs (measured). So the progress thread hands copies over in a ring and makes no such call itself (only
+ * cuIpcGetMemHandle, which returns whatever else hangs): it can still see that a submission does not return, and still release the streams.
  *
  *   progress thread                 ring                        submitter
  *   job ← …; tail ← tail + 1  ────▶  job  ────────────────────▶ copy, then flag write behind it
