@@ -15,6 +15,7 @@
 #include "base/setting.h"
 #include "boot/gather.h"
 #include "core/proxy.h"
+#include "stream/parking.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -416,6 +417,7 @@ void hoccl_comm_fail(struct hoccl_comm *comm, HOCCL_Result result)
         return;
     snprintf(comm->error_text, sizeof comm->error_text, "%.*s", (int)sizeof comm->error_text - 1, hoccl_error_text());
     hoccl_publish(&comm->error, (uint32_t)result);
+    hoccl_parking_stir();
     hoccl_proxy_ring(comm);
 }
 
@@ -466,6 +468,7 @@ HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
 void hoccl_comm_stop(struct hoccl_comm *comm)
 {
     hoccl_publish(&comm->abort, 1);
+    hoccl_parking_stir();
     hoccl_proxy_ring(comm);
 }
 

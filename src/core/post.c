@@ -316,6 +316,25 @@ static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part 
 }
 
 /* Every operation's memory, then every stream's right to park: all that can fail before anything is posted. */
+/* Waiting for room ends when a communicator of the group fails or is given up meanwhile. */
+struct parts {
+    const struct part *part;
+    int count;
+};
+
+static HOCCL_Result given_up(void *arg)
+{
+    const struct parts *p = arg;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int i = 0; i < p->count && !r; i++) {
+        struct hoccl_comm *c = p->part[i].comm;
+        r = hoccl_comm_error(c);
+        if (!r && hoccl_observe(&c->abort))
+            r = hoccl_fail(HOCCL_ERR_USAGE, "the communicator has been aborted meanwhile");
+    }
+    return r;
+}
+
 static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part *parts, int count, int *parked)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
@@ -324,7 +343,8 @@ static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part
         r = make_op(&parts[i], q, n);
         fresh += parts[i].fresh;
     }
-    return r ? r : hoccl_parking_enter(fresh, hoccl_settings.timeout, parked);
+    struct parts all = {parts, count};
+    return r ? r : hoccl_parking_enter(fresh, hoccl_settings.timeout, given_up, &all, parked);
 }
 
 #define PARTS 8

@@ -15,8 +15,12 @@
 #define HOCCL_PARKED_MAX 31
 
 /* `n` more streams are about to be parked; *parked says how many there are then. Waits while there would be more than
- * HOCCL_PARKED_MAX, at most `timeout` ns, then USAGE. */
-HOCCL_Result hoccl_parking_enter(int n, uint64_t timeout, int *parked);
+ * HOCCL_PARKED_MAX, at most `timeout` ns, then USAGE; or until give_up(arg), which must not block, returns an error (NULL:
+ * never). */
+HOCCL_Result hoccl_parking_enter(int n, uint64_t timeout, HOCCL_Result (*give_up)(void *arg), void *arg, int *parked);
+
+/* Those who wait for room ask their give_up again. */
+void hoccl_parking_stir(void);
 
 /* `n` streams have been released. Never blocks for long. */
 void hoccl_parking_leave(int n);

@@ -5,6 +5,7 @@
  *                 every stream of both goes on, the error stays until abort. A third rank that waits is told who failed.
  *   patience      HOCCL_WAIT_TIMEOUT: a peer that never posts, for a send and for a receive
  *   parked        one stream more than may wait at once: an error after HOCCL_TIMEOUT, and success once one is released
+ *   crowded       a call waits for room for its stream, and its communicator is aborted
  *   abort         with operations pending on all ranks, from another thread, within 2 s
  *   alone         the same while the peer is idle: it learns of it at its next operation
  *   full          a thread is blocked in an enqueue because its stream's queue is full: another thread's call is refused,
@@ -252,6 +253,55 @@ static void case_alone(void)
     }
 }
 
+/* ---- crowded ----------------------------------------------------------------------------------------------------- */
+
+struct call {
+    HOCCL_Comm comm;
+    CUcontext context;
+    CUdeviceptr memory;
+    CUstream stream;
+    HOCCL_Result result;
+    char text[512];
+};
+
+static void *receive_in(void *arg)
+{
+    struct call *c = arg;
+    check_cuda(cuCtxSetCurrent(c->context), "cuCtxSetCurrent");
+    c->result = HOCCL_Recv(kit_pointer(c->memory), 8, HOCCL_BYTE, 0, c->comm, c->stream);
+    snprintf(c->text, sizeof c->text, "%s", HOCCL_GetLastError());
+    return NULL;
+}
+
+/* Every stream that may wait does so in one communicator; a call of another waits for room, and that one is aborted. */
+static void case_crowded(void)
+{
+    struct call c = {.memory = kit_memory(8), .stream = kit_stream()};
+    CUstream s[MOST];
+    pthread_t t;
+    check_cuda(cuCtxGetCurrent(&c.context), "cuCtxGetCurrent");
+    check_hoccl(HOCCL_CommSplit(HOCCL_COMM_WORLD, 0, 0, &c.comm), "HOCCL_CommSplit");
+    for (int i = 0; i < MOST; i++) {
+        s[i] = kit_stream();
+        check_hoccl(kit_recv(c.memory, 8, job.rank, s[i]), "a receive that nobody sends");
+    }
+    if (pthread_create(&t, NULL, receive_in, &c))
+        fail("no thread");
+    usleep(200000);
+    double begun = now();
+    check_hoccl(HOCCL_CommAbort(c.comm), "the abort of a communicator in which a call waits for room");
+    if (now() - begun > ABORT_LIMIT)
+        fail("the abort took %.2f s", now() - begun);
+    pthread_join(t, NULL);
+    if (c.result != HOCCL_ERR_USAGE || !strstr(c.text, "aborted"))
+        fail("the call that waited for room: %s: %s", HOCCL_GetErrorString(c.result), c.text);
+    check_hoccl(kit_async_error(), "the other communicator");
+    for (int i = 0; i < MOST; i++)
+        if (cuStreamQuery(s[i]) != CUDA_ERROR_NOT_READY)
+            fail("a stream of the other communicator has gone on");
+    give_up();
+}
+
 /* ---- full -------------------------------------------------------------------------------------------------------- */
 
 static uint32_t posted;
@@ -318,7 +368,7 @@ int main(int argc, char **argv)
         void (*run)(void);
         int ranks; /* 0: any */
     } cases[] = {{"mismatch", case_mismatch, 0}, {"patience", case_patience, 3}, {"parked", case_parked, 2},
-                 {"abort", case_abort, 0},       {"alone", case_alone, 2},       {"full", case_full, 2}};
+                 {"crowded", case_crowded, 0}, {"abort", case_abort, 0},       {"alone", case_alone, 2},       {"full", case_full, 2}};
     const char *name = argc > 1 ? argv[1] : "";
     if (argc > 3) {
         sent = size_parse(argv[2]);
@@ -338,6 +388,6 @@ int main(int argc, char **argv)
                    argc > 3 ? argv[3] : "");
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N failures mismatch A B|patience|parked|abort|alone|full\n");
+    fprintf(stderr, "usage: mpirun -np N failures mismatch A B|patience|parked|crowded|abort|alone|full\n");
     return 2;
 }

@@ -15,5 +15,6 @@ for ranks in 1 2 3; do
     pass 90 $ranks "$failures" abort
 done
 pass 90 2 "$failures" alone
+pass 90 2 "$failures" crowded
 pass 90 2 "$failures" full
 finish
