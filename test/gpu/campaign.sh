@@ -34,8 +34,9 @@ two() {
     two order 20 ./coexist order
     for connections in 1 2 8 32; do
         CUDA_DEVICE_MAX_CONNECTIONS=$connections two "streams, $connections connections" 20 ./coexist streams
-        CUDA_DEVICE_MAX_CONNECTIONS=$connections two "bytes, $connections connections" 30 ./paths
+        CUDA_DEVICE_MAX_CONNECTIONS=$connections two "bytes, $connections connections" 30 ./paths --no-staging
     done
+    CUDA_DEVICE_MAX_CONNECTIONS=1 HOCCL_GATE=push two 'bytes, 1 connection, gate push' 30 ./paths
     HOCCL_TIMEOUT=3 two free 20 ./coexist free
     two hold 40 ./coexist hold 1G
     CUDA_VISIBLE_DEVICES=0 two "bytes, one GPU" 30 ./paths
@@ -53,6 +54,9 @@ two() {
         two product 90 "$PYTHON" ./product.py ./libhoccl.so.0
     fi
     [ "$gpus" -lt 3 ] || step "hello, all GPUs" 60 mpirun --bind-to none -np "$gpus" ./hello
+    for gate in none push h2d d2h; do
+        CUDA_DEVICE_MAX_CONNECTIONS=1 step "gate $gate" 30 ./gates "$gate"
+    done
     step raw 60 ./raw_pairs
     step "raw, odd allocations" 60 ./raw_pairs 64
 } >"$out/campaign.txt" 2>&1

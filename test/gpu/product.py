@@ -107,4 +107,5 @@ if rank == 0:
     print(json.dumps(results))
 meet()
 check(lib.HOCCL_Finalize(), "HOCCL_Finalize")
-os._exit(0)
+if with_nccl:
+    dist.destroy_process_group()
