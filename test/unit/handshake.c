@@ -13,21 +13,30 @@
 
 static struct hoccl_device device;
 static struct hoccl_flag_pool flags;
-static struct hoccl_gate gate;
+static struct hoccl_gate gates[2]; /* H2D, PUSH */
+static struct hoccl_gate gate;     /* the one in use */
 
 static int set_up(void **state)
 {
     (void)state;
-    if (hoccl_settings_load() || hoccl_driver_load() || hoccl_device_open(0, &device) || hoccl_flag_pool_open(&flags) ||
-        hoccl_gate_open(&gate, &device, 1, &flags))
+    static const enum hoccl_gate_choice kinds[] = {HOCCL_GATE_H2D, HOCCL_GATE_PUSH};
+    if (hoccl_settings_load() || hoccl_driver_load() || hoccl_device_open(0, &device) || hoccl_flag_pool_open(&flags))
         fail_msg("%s", hoccl_error_text());
+    for (int i = 0; i < 2; i++) {
+        hoccl_settings.gate = kinds[i];
+        if (hoccl_gate_open(&gates[i], &device, 1, &flags))
+            fail_msg("%s", hoccl_error_text());
+        assert_int_equal(gates[i].kind, kinds[i]);
+    }
+    gate = gates[0];
     return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    hoccl_gate_close(&gate, &flags);
+    for (int i = 0; i < 2; i++)
+        hoccl_gate_close(&gates[i], &flags);
     hoccl_flag_pool_close(&flags);
     return 0;
 }
@@ -133,6 +142,9 @@ static void test_gated(void **state)
     run_turns(0, always, TURNS);
     run_turns(0xffffff00, always, 300);
     run_turns(0x7fff, always, 300);
+    gate = gates[1];
+    run_turns(0xffff, always, 1000);
+    gate = gates[0];
 }
 
 static void test_mixed(void **state)
@@ -154,6 +166,7 @@ static void test_halves(void **state)
     for (int round = 0; round < 100; round++) {
         struct hoccl_turn t[4];
         bool gated = round % 3 == 0;
+        gate = gates[round % 2];
         for (int i = 0; i < 4; i++) {
             t[i] = hoccl_turn_next(&h[i], gated);
             OK(hoccl_turn_start(&t[i], &gate));
