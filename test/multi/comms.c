@@ -133,6 +133,7 @@ static void b43(void)
             check_cuda(cuStreamSynchronize(s[k]), "the aborted one's stream");
             if (!i && cuStreamQuery(s[1 - k]) != CUDA_ERROR_NOT_READY)
                 fail("b43: the other communicator's stream has gone on");
+            kit_exchange("between the aborts"); /* a peer that aborts the other one too lets our stream go */
         }
     }
     kit_exchange("after the aborts");
