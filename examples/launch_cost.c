@@ -4,15 +4,19 @@
  *
  * Every operation is enqueued on an idle stream, timed, and waited for, so that neither a full stream queue nor another
  * operation counts; the first few of each size are not. The figures are the slowest rank's median and 99th percentile.
- */
+ *
+ * The last column is the floor: the bare write and wait that every operation enqueues, after the same wait for an
+ * operation of the same size. A thread that has waited for milliseconds finds the driver cold, whatever it enqueues. */
 #include "bench.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SEND, SEND_RECV, ALLGATHER, KINDS };
-static const char *const kinds[] = {"Send", "group Send+Recv", "AllGather"};
+enum { SEND, SEND_RECV, ALLGATHER, BARE, KINDS };
+static const char *const kinds[] = {"Send", "group Send+Recv", "AllGather", "bare driver call"};
+
+static CUdeviceptr word; /* of host memory: what a bare call writes and waits for */
 
 static const char usage[] = "usage: mpirun -np N launch_cost [options]\n"
                             "  -b, --minbytes SIZE    first size (8)\n"
@@ -60,6 +64,20 @@ static struct settings settings_parse(int argc, char **argv)
     return s;
 }
 
+static void enqueue_bare(const struct bench *bench)
+{
+    CUstreamBatchMemOpParams p[2] = {{0}};
+
+    p[0].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    p[0].writeValue.address = word;
+    p[0].writeValue.value = 1;
+    p[1].operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    p[1].waitValue.address = word;
+    p[1].waitValue.value = 1;
+    p[1].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    check_cuda(cuStreamBatchMemOp(bench->stream, 2, p, 0), "cuStreamBatchMemOp");
+}
+
 /* Enqueue one operation of this rank; false if it has no part in it that is timed. */
 static bool enqueue(const struct bench *bench, int kind, size_t bytes)
 {
@@ -68,7 +86,9 @@ static bool enqueue(const struct bench *bench, int kind, size_t bytes)
     void *in = (void *)bench->in;
     int right = (job->rank + 1) % job->size, left = (job->rank - 1 + job->size) % job->size;
 
-    if (kind == ALLGATHER) {
+    if (kind == BARE) {
+        enqueue_bare(bench);
+    } else if (kind == ALLGATHER) {
         size_t count = bytes / (size_t)job->size;
         check_hoccl(HOCCL_AllGather(out, in, count, HOCCL_BYTE, job->comm, bench->stream), "HOCCL_AllGather");
     } else if (kind == SEND_RECV) {
@@ -91,6 +111,10 @@ static size_t measure(const struct bench *bench, int kind, size_t bytes, int ite
     size_t count = 0;
 
     for (int i = -untimed; i < iterations; i++) {
+        if (kind == BARE) {
+            enqueue(bench, SEND_RECV, bytes);
+            check_cuda(cuStreamSynchronize(bench->stream), "cuStreamSynchronize");
+        }
         double start = now();
         bool timed = enqueue(bench, kind, bytes);
         double seconds = now() - start;
@@ -152,6 +176,9 @@ int main(int argc, char **argv)
     bench.launches = calloc((size_t)settings.iterations, sizeof *bench.launches);
     if (!bench.launches)
         fail("no memory for %d timings", settings.iterations);
+    void *host;
+    check_cuda(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
+    check_cuda(cuMemHostGetDevicePointer(&word, host, 0), "cuMemHostGetDevicePointer");
     check_cuda(cuStreamCreate(&bench.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     check_cuda(cuMemAlloc(&bench.out, settings.last), "cuMemAlloc");
     check_cuda(cuMemAlloc(&bench.in, settings.last), "cuMemAlloc");
@@ -161,8 +188,8 @@ int main(int argc, char **argv)
                settings.iterations);
         printf(
             "# microseconds of the calling thread, the slowest rank's; AllGather: size = what a rank has at the end\n");
-        printf("#%11s %19s %19s %19s\n", "size", kinds[0], kinds[1], kinds[2]);
-        printf("#%11s %9s %9s %9s %9s %9s %9s\n", "(B)", "p50", "p99", "p50", "p99", "p50", "p99");
+        printf("#%11s %19s %19s %19s %19s\n", "size", kinds[0], kinds[1], kinds[2], kinds[3]);
+        printf("#%11s %9s %9s %9s %9s %9s %9s %9s %9s\n", "(B)", "p50", "p99", "p50", "p99", "p50", "p99", "p50", "p99");
     }
     for (size_t bytes = settings.first; bytes <= settings.last; bytes *= settings.factor)
         run_size(&bench, &settings, bytes, rows);
