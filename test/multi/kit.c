@@ -165,3 +165,14 @@ void kit_hear(const char *mark)
     while (!kit_heard(mark))
         usleep(2000);
 }
+
+void kit_meet(const char *mark)
+{
+    char one[64];
+    snprintf(one, sizeof one, "%s-%d", mark, job.rank);
+    kit_tell(one);
+    for (int p = 0; p < job.size; p++) {
+        snprintf(one, sizeof one, "%s-%d", mark, p);
+        kit_hear(one);
+    }
+}

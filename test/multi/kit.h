@@ -44,6 +44,9 @@ void kit_tell(const char *mark);
 void kit_hear(const char *mark);
 bool kit_heard(const char *mark);
 
+/* Every rank has come to this mark. */
+void kit_meet(const char *mark);
+
 /* Plain sends and receives of bytes in the world. */
 HOCCL_Result kit_send(CUdeviceptr p, size_t bytes, int peer, CUstream stream);
 HOCCL_Result kit_recv(CUdeviceptr p, size_t bytes, int peer, CUstream stream);
