@@ -189,7 +189,8 @@ int main(int argc, char **argv)
         printf(
             "# microseconds of the calling thread, the slowest rank's; AllGather: size = what a rank has at the end\n");
         printf("#%11s %19s %19s %19s %19s\n", "size", kinds[0], kinds[1], kinds[2], kinds[3]);
-        printf("#%11s %9s %9s %9s %9s %9s %9s %9s %9s\n", "(B)", "p50", "p99", "p50", "p99", "p50", "p99", "p50", "p99");
+        printf("#%11s %9s %9s %9s %9s %9s %9s %9s %9s\n", "(B)", "p50", "p99", "p50", "p99", "p50", "p99", "p50",
+               "p99");
     }
     for (size_t bytes = settings.first; bytes <= settings.last; bytes *= settings.factor)
         run_size(&bench, &settings, bytes, rows);

@@ -73,8 +73,9 @@ typedef enum {
 HOCCL_API HOCCL_Result HOCCL_Init(void);
 
 /* Leave the job: waits until this rank's operations have completed or failed, then frees everything HOCCL holds.
- * Counterpart: MPI_Finalize. Errors: USAGE (not initialised; an open group); a sticky error is returned after
- * everything has been freed. */
+ * An operation whose peer has finalised without posting its side is an error; one whose peer may still post waits.
+ * Counterpart: MPI_Finalize. Errors: USAGE (not initialised; an open group); a sticky error is returned after everything
+ * has been freed. */
 HOCCL_API HOCCL_Result HOCCL_Finalize(void);
 
 /* ---- Making communicators without a launcher, and from others ------------------------------------------------------ */
@@ -154,7 +155,8 @@ HOCCL_API HOCCL_Result HOCCL_Recv(void *buf, size_t count, HOCCL_Datatype dataty
 /* Operations between Start and End are posted together at the outermost End, so no order inside a group can deadlock.
  * Groups nest. A group belongs to the calling thread. A group that spans streams starts when all of them have reached
  * it and releases them together. If a call inside the group failed, End posts nothing, returns that error, and the
- * next group works. Counterpart: ncclGroupStart, ncclGroupEnd. Errors: USAGE (End without Start). */
+ * next group works. A group can span 8 communicators and 31 streams, for no more streams of a process can wait at once.
+ * Counterpart: ncclGroupStart, ncclGroupEnd. Errors: USAGE (End without Start; more than that). */
 HOCCL_API HOCCL_Result HOCCL_GroupStart(void);
 HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
 

@@ -51,6 +51,10 @@ static HOCCL_Result close_world(void)
     HOCCL_Result r = hoccl_handle_use(HOCCL_COMM_WORLD, &comm);
     if (r)
         return HOCCL_SUCCESS; /* it has been aborted; there is nothing left to free */
+    if (hoccl_take(&comm->busy, 0, 1)) {
+        hoccl_comm_end_posting(comm);
+        hoccl_publish(&comm->busy, 0);
+    }
     hoccl_comm_wait(comm);
     hoccl_handle_unuse(HOCCL_COMM_WORLD);
     r = hoccl_handle_retire(HOCCL_COMM_WORLD, LEAVE_TIMEOUT, NULL, &comm);

@@ -271,6 +271,7 @@ static HOCCL_Result finalize(HOCCL_Comm handle)
     if (r)
         return r;
     hoccl_publish(&c->finalized, 1);
+    hoccl_comm_end_posting(c);
     hoccl_publish(&c->busy, 0);
     r = hoccl_comm_wait(c);
     hoccl_handle_unuse(handle);

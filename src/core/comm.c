@@ -185,8 +185,9 @@ static HOCCL_Result meet_peer(struct opening *o, int p)
     peer->stage = &c->stage;
     peer->view = (struct hoccl_stage_view){.kind = HOCCL_STAGE_HOST, .fd = -1, .bytes = HOCCL_STAGE_AREA,
                                            .host = hoccl_board_stage(peer->board, peer->board_bytes)};
-    peer->in = c->board->slots[p];
-    peer->out = peer->board->slots[c->rank];
+    peer->in = c->board->ring[p].slot;
+    peer->out = peer->board->ring[c->rank].slot;
+    peer->totals = &peer->board->ring[c->rank].totals;
     if (l->gift >= 0)
         close(l->gift);
     l->gift = -1;
@@ -440,6 +441,16 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result)
     free_comm(comm);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
+}
+
+void hoccl_comm_end_posting(struct hoccl_comm *comm)
+{
+    for (int p = 0; p < comm->size; p++) {
+        struct hoccl_totals *t = &comm->board->ring[p].totals;
+        t->sends = comm->peers[p].sends;
+        t->receives = comm->peers[p].receives;
+        hoccl_publish(&t->final, 1);
+    }
 }
 
 HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm)

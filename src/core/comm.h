@@ -89,6 +89,9 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm);
 /* Wait until every operation has completed or failed: the sticky error; PEER if another thread aborts meanwhile. */
 HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm);
 
+/* Nothing more will be posted: let peers know what they need not wait for. Needs the busy mark. */
+void hoccl_comm_end_posting(struct hoccl_comm *comm);
+
 /* The same, then free. */
 HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm);
 

@@ -95,6 +95,15 @@ uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
     return flow->transfer[0].landed;
 }
 
+/* The peer posts no more, and what it has posted ends before this flow. */
+static bool never_matched(const struct hoccl_flow *f)
+{
+    const struct hoccl_totals *t = f->peer->totals;
+    if (!t || !hoccl_observe(&t->final))
+        return false;
+    return hoccl_reached(f->number, f->is_send ? t->receives : t->sends);
+}
+
 /* The peer's own words first, then its socket, which closes however a process ends. */
 HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
 {
@@ -115,6 +124,9 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
     case HOCCL_BOARD_OPEN:
         break;
     }
+    if (never_matched(flow))
+        return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has called HOCCL_Finalize (or HOCCL_CommDestroy) without posting its side",
+                          hoccl_flow_name(flow, name, sizeof name), p->rank);
     if (now - p->looked < LOOK_EVERY)
         return HOCCL_SUCCESS;
     p->looked = now;

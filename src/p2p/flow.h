@@ -22,6 +22,7 @@ struct hoccl_peer {
     size_t board_bytes;
     struct hoccl_slot *in;          /* in our board: what it sends to us */
     struct hoccl_slot *out;         /* in its board: what we send to it */
+    const struct hoccl_totals *totals; /* in its board: what it has posted with us, once that is final */
     struct hoccl_stage *stage;      /* our board's staging area, for what it sends to us */
     struct hoccl_stage_view view;   /* its board's, for what we send to it */
     uint32_t sends, receives;       /* calling thread: flows posted so far */

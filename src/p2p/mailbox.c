@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x48434f42u /* "BOCH" */
-#define VERSION 3u
+#define VERSION 4u
 
 struct home {
     struct hoccl_list link;
@@ -60,7 +60,7 @@ static struct home *find_home(uint64_t number, const struct hoccl_board *board)
 /* The mailboxes, to a whole page; behind them the staging area. */
 static size_t mail_bytes(int size)
 {
-    size_t n = sizeof(struct hoccl_board) + (size_t)size * HOCCL_SLOTS * sizeof(struct hoccl_slot);
+    size_t n = sizeof(struct hoccl_board) + (size_t)size * sizeof(struct hoccl_ring);
     return (n + PAGE - 1) / PAGE * PAGE;
 }
 
@@ -79,7 +79,7 @@ static void set_tags(struct hoccl_board *board, int size, uint32_t first)
 {
     for (int p = 0; p < size; p++)
         for (uint32_t n = first; n != first + HOCCL_SLOTS; n++) {
-            struct hoccl_slot *s = &board->slots[p][n % HOCCL_SLOTS];
+            struct hoccl_slot *s = &board->ring[p].slot[n % HOCCL_SLOTS];
             s->grant.tag = s->offer.tag = s->receipt.tag = s->receipt.staged = s->answer.tag = n - HOCCL_SLOTS;
         }
 }

@@ -136,9 +136,22 @@ struct hoccl_board_status {
     char text[HOCCL_STATUS_TEXT]; /* why, when FAILED */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
+/* What the owner has posted with one peer when it will post no more (HOCCL_Finalize, HOCCL_CommDestroy): a flow of the
+ * peer's beyond that will never be matched. */
+struct hoccl_totals {
+    uint32_t final;    /* 1: the next two stand for good; published last */
+    uint32_t sends;    /* number behind the last send to the peer */
+    uint32_t receives; /* number behind the last receive from it */
+} __attribute__((aligned(HOCCL_CACHE_LINE)));
+
+struct hoccl_ring {
+    struct hoccl_totals totals; /* owner */
+    struct hoccl_slot slot[HOCCL_SLOTS];
+};
+
 struct hoccl_board {
     struct hoccl_board_status status;
-    struct hoccl_slot slots[][HOCCL_SLOTS]; /* [peer's rank] */
+    struct hoccl_ring ring[]; /* [peer's rank] */
 };
 
 _Static_assert(sizeof(struct hoccl_grant) == HOCCL_CACHE_LINE, "a grant is one line");

@@ -6,4 +6,7 @@ errors=$top_builddir/test/multi/errors
 
 pass 200 2 "$errors"
 pass 200 1 "$errors"
+for ranks in 1 2 3; do
+    pass 60 $ranks "$top_builddir/test/multi/unmatched"
+done
 finish

@@ -29,7 +29,7 @@ static void test_tags(void **state)
         OK(hoccl_board_create(3, firsts[i], &b, &bytes, &fd, &number));
         for (int p = 0; p < 3; p++)
             for (uint32_t n = firsts[i]; n != firsts[i] + HOCCL_SLOTS; n++) {
-                const struct hoccl_slot *s = &b->slots[p][n % HOCCL_SLOTS];
+                const struct hoccl_slot *s = &b->ring[p].slot[n % HOCCL_SLOTS];
                 const uint32_t tags[] = {s->grant.tag, s->offer.tag, s->receipt.tag, s->receipt.staged, s->answer.tag};
                 for (size_t k = 0; k < sizeof tags / sizeof *tags; k++) {
                     assert_int_equal(tags[k], n - HOCCL_SLOTS);
@@ -137,8 +137,8 @@ static void pair_open(struct pair *p, uint32_t first)
         OK(hoccl_board_create(2, first, &p->board[i], &p->bytes, &fd, &number));
         close(fd);
     }
-    p->sender_sees = (struct hoccl_peer){.rank = 1, .link.fd = -1, .board = p->board[1], .out = p->board[1]->slots[0]};
-    p->receiver_sees = (struct hoccl_peer){.rank = 0, .link.fd = -1, .board = p->board[0], .in = p->board[1]->slots[0]};
+    p->sender_sees = (struct hoccl_peer){.rank = 1, .link.fd = -1, .board = p->board[1], .out = p->board[1]->ring[0].slot};
+    p->receiver_sees = (struct hoccl_peer){.rank = 0, .link.fd = -1, .board = p->board[0], .in = p->board[1]->ring[0].slot};
     for (uint32_t n = first; n != first + HOCCL_SLOTS; n++)
         p->receiver_sees.answered[n % HOCCL_SLOTS] = n - HOCCL_SLOTS;
 }
@@ -274,7 +274,7 @@ static void test_withdrawal(void **state)
     pthread_create(&t, NULL, race_sender, &r);
     for (uint32_t i = 0; i < ROUNDS; i++) {
         uint32_t n = r.pair.first + i;
-        const struct hoccl_slot *s = &r.pair.board[1]->slots[0][n % HOCCL_SLOTS];
+        const struct hoccl_slot *s = &r.pair.board[1]->ring[0].slot[n % HOCCL_SLOTS];
         r.pair.receiver_sees.answered[n % HOCCL_SLOTS] = n - HOCCL_SLOTS;
         r.send = flow_of(&r.pair, true, n, 0);
         r.receive = flow_of(&r.pair, false, n, 0);
