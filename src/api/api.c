@@ -45,15 +45,29 @@ HOCCL_Result HOCCL_Init(void)
     return r;
 }
 
+/* After this nobody posts: the peers learn how many operations there are. */
+static HOCCL_Result end_posting(struct hoccl_comm *comm)
+{
+    if (hoccl_observe(&comm->finalized))
+        return HOCCL_SUCCESS;
+    if (!hoccl_take(&comm->busy, 0, 1))
+        return hoccl_fail(HOCCL_ERR_USAGE, "another thread is in a call of HOCCL_COMM_WORLD: it has to return first");
+    hoccl_publish(&comm->finalized, 1);
+    hoccl_comm_end_posting(comm);
+    hoccl_publish(&comm->busy, 0);
+    return HOCCL_SUCCESS;
+}
+
 static HOCCL_Result close_world(void)
 {
     struct hoccl_comm *comm = NULL;
     HOCCL_Result r = hoccl_handle_use(HOCCL_COMM_WORLD, &comm);
     if (r)
         return HOCCL_SUCCESS; /* it has been aborted; there is nothing left to free */
-    if (hoccl_take(&comm->busy, 0, 1)) {
-        hoccl_comm_end_posting(comm);
-        hoccl_publish(&comm->busy, 0);
+    r = end_posting(comm);
+    if (r) {
+        hoccl_handle_unuse(HOCCL_COMM_WORLD);
+        return r;
     }
     hoccl_comm_wait(comm);
     hoccl_handle_unuse(HOCCL_COMM_WORLD);
@@ -71,8 +85,10 @@ HOCCL_Result HOCCL_Finalize(void)
         r = hoccl_fail(HOCCL_ERR_USAGE, "a group is open in this thread: HOCCL_GroupEnd comes first");
     else {
         r = close_world();
-        boot.ops->close(&boot);
-        world_state = ENDED;
+        if (r != HOCCL_ERR_USAGE) { /* then it can be called again */
+            boot.ops->close(&boot);
+            world_state = ENDED;
+        }
     }
     if (r)
         hoccl_fail_context(r, "HOCCL_Finalize");

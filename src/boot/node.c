@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -404,6 +405,79 @@ static HOCCL_Result meet(struct meeting *m, uint64_t timeout)
     return HOCCL_SUCCESS;
 }
 
+/* A child that the program forks closes its copies of the links: while it held them, its parent's death would go
+ * unnoticed. (What is executed needs none of this: the sockets are closed then.) */
+struct kept {
+    struct hoccl_link *links;
+    int size;
+    struct kept *next;
+};
+
+static struct kept *kept; /* under kept_lock, which fork takes too */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&kept_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&kept_lock);
+}
+
+static void close_links(struct hoccl_link *links, int size)
+{
+    for (int p = 0; p < size; p++) {
+        if (links[p].fd >= 0)
+            close(links[p].fd);
+        if (links[p].gift >= 0)
+            close(links[p].gift);
+        if (links[p].parcels >= 0)
+            close(links[p].parcels);
+        links[p].fd = links[p].gift = links[p].parcels = -1;
+    }
+}
+
+static void in_the_child(void)
+{
+    for (const struct kept *k = kept; k; k = k->next)
+        close_links(k->links, k->size);
+    pthread_mutex_unlock(&kept_lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, in_the_child);
+}
+
+static HOCCL_Result keep(struct hoccl_link *links, int size)
+{
+    struct kept *k = hoccl_alloc(sizeof *k, "start-up");
+    if (!k)
+        return HOCCL_ERR_MEMORY;
+    pthread_once(&kept_once, watch_forks);
+    pthread_mutex_lock(&kept_lock);
+    *k = (struct kept){.links = links, .size = size, .next = kept};
+    kept = k;
+    pthread_mutex_unlock(&kept_lock);
+    return HOCCL_SUCCESS;
+}
+
+void hoccl_node_disconnect(struct hoccl_link *links, int size)
+{
+    pthread_mutex_lock(&kept_lock);
+    struct kept **at = &kept, *gone;
+    while (*at && (*at)->links != links)
+        at = &(*at)->next;
+    if ((gone = *at))
+        *at = gone->next;
+    close_links(links, size);
+    pthread_mutex_unlock(&kept_lock);
+    free(gone);
+}
+
 HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *listener, const struct hoccl_node_card *cards,
                                 int gift, uint64_t timeout, struct hoccl_link *links)
 {
@@ -426,22 +500,11 @@ HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *
     for (int i = 0; i < m.waiters; i++)
         close(m.waiting[i]);
     free(m.expected);
+    if (!r)
+        r = keep(links, size);
     if (r)
         hoccl_node_disconnect(links, size);
     return r;
-}
-
-void hoccl_node_disconnect(struct hoccl_link *links, int size)
-{
-    for (int p = 0; p < size; p++) {
-        if (links[p].fd >= 0)
-            close(links[p].fd);
-        if (links[p].gift >= 0)
-            close(links[p].gift);
-        if (links[p].parcels >= 0)
-            close(links[p].parcels);
-        links[p].fd = links[p].gift = links[p].parcels = -1;
-    }
 }
 
 bool hoccl_link_gone(const struct hoccl_link *link)

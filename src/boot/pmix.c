@@ -16,11 +16,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define KEY "hoccl.blob"
 #define PATIENCE (30 * HOCCL_S)
 
 static pmix_proc_t self;
+static pid_t initialised_in; /* a child of this process has no thread of PMIx, and PMIx_Finalize would wait for one for ever */
 static uint32_t fence_done; /* 0 waiting, 1 done (written by PMIx's thread) */
 static pmix_status_t fence_status;
 
@@ -127,7 +129,8 @@ static HOCCL_Result exchange(struct hoccl_boot *boot, const void *mine, size_t b
 
 static void finalize_at_exit(void)
 {
-    PMIx_Finalize(NULL, 0);
+    if (getpid() == initialised_in)
+        PMIx_Finalize(NULL, 0);
 }
 
 static void close_nothing(struct hoccl_boot *boot)
@@ -146,6 +149,7 @@ HOCCL_Result hoccl_boot_pmix_open(struct hoccl_boot *boot)
                           "PMIx_Init: %s (client %s; the launcher's PMIx may be too old or too new for it, or a PMIX_MCA_* "
                           "setting may name a component that is not here)",
                           PMIx_Error_string(s), PMIx_Get_version());
+    initialised_in = getpid();
     atexit(finalize_at_exit);
     HOCCL_Result r = get_u32(PMIX_JOB_SIZE, PMIX_RANK_WILDCARD, &size);
     if (!r)

@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults that were found and mended, each as the situation that showed it.
  *
- *   stale  A stream of an aborted communicator still holds operations that it comes to only later (a kernel is in between).
- *          The flags of those must not be given to a new communicator meanwhile: its receive would seem to have begun, or
- *          an old wait would park for ever. 2 ranks.
- *   ring   More buffers have to be opened at once than the submitter's ring takes: those that found it full must be tried
- *          again, pulled or pushed. 4 ranks: the others send to rank 0, into memory that only a pull can reach.
- *   slow   HOCCL_WAIT_TIMEOUT is for peers that have not come, not for a transfer that takes longer. 2 ranks, with an
- *          engine so slow that the transfer does.
+ *   stale  A stream of an aborted communicator still holds operations that it comes to only later (a kernel is in
+ * between). The flags of those must not be given to a new communicator meanwhile: its receive would seem to have begun,
+ * or an old wait would park for ever. 2 ranks. ring   More buffers have to be opened at once than the submitter's ring
+ * takes: those that found it full must be tried again, pulled or pushed. 4 ranks: the others send to rank 0, into
+ * memory that only a pull can reach. slow   HOCCL_WAIT_TIMEOUT is for peers that have not come, not for a transfer that
+ * takes longer. 2 ranks, with an engine so slow that the transfer does. child  A child that the program forks can end
+ * with exit(). 2 ranks. orphan A rank dies and leaves a forked child: the other is told all the same. 2 ranks, and
+ * mpirun's recovery on. busy   HOCCL_Finalize beside a thread that still posts says so or ends; it does not wait for
+ * ever. 1 rank.
  *
- * usage: mpirun -np N regress stale|ring|slow */
+ * usage: mpirun -np N regress stale|ring|slow|child|orphan|busy */
 #include "../gpu/kernels.h"
 #include "kit.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BYTES ((size_t)1 << 20)
@@ -97,13 +102,86 @@ static void slow(void)
         kit_verify(p, bytes, (struct message){0, 1, 1}, "a slow transfer");
 }
 
+static void child(void)
+{
+    int status = -1;
+    pid_t pid = fork();
+    if (!pid)
+        exit(0);
+    if (waitpid(pid, &status, 0) != pid || status)
+        fail("the child ended with status %d", status);
+    kit_exchange("after the child");
+}
+
+static void orphan(void)
+{
+    CUstream s = kit_stream();
+    CUdeviceptr p = kit_memory(BYTES);
+    if (job.rank) {
+        if (!fork()) {
+            for (int i = 0; i < 300 && !kit_heard("told"); i++)
+                usleep(100000);
+            _exit(0);
+        }
+        kit_hear("posted");
+        raise(SIGKILL);
+    }
+    check_hoccl(kit_recv(p, BYTES, 1, s), "HOCCL_Recv");
+    kit_tell("posted");
+    check_cuda(cuStreamSynchronize(s), "the stream of the failed receive");
+    if (kit_async_error() != HOCCL_ERR_PEER)
+        fail("no peer error: %s", HOCCL_GetLastError());
+    kit_tell("told");
+    printf("regress: orphan: right\n");
+    fflush(stdout);
+    _exit(0); /* what is left of the job does not matter here */
+}
+
+static void *post_until_refused(void *arg)
+{
+    CUcontext context = arg;
+    check_cuda(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    CUdeviceptr p = kit_memory(2 * BYTES);
+    CUstream s = kit_stream();
+    HOCCL_Result r = HOCCL_SUCCESS;
+    kit_tell("begun");
+    while (!r) {
+        check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+        r = kit_send(p, BYTES, 0, s);
+        if (!r)
+            r = kit_recv(p + BYTES, BYTES, 0, s);
+        HOCCL_Result end = HOCCL_GroupEnd();
+        r = r ? r : end;
+    }
+    return NULL;
+}
+
+static void busy(void)
+{
+    pthread_t thread;
+    CUcontext context;
+    HOCCL_Result r;
+    check_cuda(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    pthread_create(&thread, NULL, post_until_refused, context);
+    kit_hear("begun");
+    usleep(20000);
+    do
+        r = HOCCL_Finalize();
+    while (r == HOCCL_ERR_USAGE);
+    check_hoccl(r, "HOCCL_Finalize");
+    pthread_join(thread, NULL);
+    printf("regress: busy: right\n");
+    exit(0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
         int ranks;
-    } cases[] = {{"stale", stale, 2}, {"ring", ring, 4}, {"slow", slow, 2}};
+    } cases[] = {{"stale", stale, 2}, {"ring", ring, 4},     {"slow", slow, 2},
+                 {"child", child, 2}, {"orphan", orphan, 2}, {"busy", busy, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && argc > 1; i++) {
         if (strcmp(argv[1], cases[i].name))
             continue;
@@ -116,6 +194,6 @@ int main(int argc, char **argv)
             printf("regress: %s: right\n", cases[i].name);
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N regress stale|ring|slow\n");
+    fprintf(stderr, "usage: mpirun -np N regress stale|ring|slow|child|orphan|busy\n");
     return 2;
 }
