@@ -74,7 +74,8 @@ HOCCL_API HOCCL_Result HOCCL_Init(void);
 
 /* Leave the job: waits until this rank's operations have completed or failed, then frees everything HOCCL holds.
  * An operation whose peer has finalised without posting its side is an error; one whose peer may still post waits.
- * Counterpart: MPI_Finalize. Errors: USAGE (not initialised; an open group); a sticky error is returned after everything
+ * Counterpart: MPI_Finalize. Errors: USAGE (not initialised; an open group; another thread in a call of
+ * HOCCL_COMM_WORLD: the library stays open, call again); a sticky error is returned after everything
  * has been freed. */
 HOCCL_API HOCCL_Result HOCCL_Finalize(void);
 
@@ -135,14 +136,15 @@ HOCCL_API HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm);
 /* ---- Point to point ------------------------------------------------------------------------------------------- */
 
 /* Enqueue on stream: send count elements at buf to rank peer. Completes on the stream when buf may be overwritten.
- * The call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full.
+ * The call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full, and while as many
+ * streams of the process wait in operations as the GPU can hold (doc/tuning.md; at most HOCCL_TIMEOUT, then USAGE).
  * buf: memory of the communicator's GPU, at any offset, of any kind (cuMemAlloc, cuMemCreate, cuMemAllocAsync), or pinned
- * host memory. Fastest is what another process can open: cuMemAlloc, and cuMemCreate with a descriptor type. count 0 is legal (buf may be NULL): it matches a
- * receive of 0. Operations between a pair of ranks match in posting order; outside a group an operation is a group of
+ * host memory. Fastest is what another process can open: cuMemAlloc, and cuMemCreate with a descriptor type.
+ * count 0 is legal (buf may be NULL): it matches a receive of 0. Operations between a pair of ranks match in posting order; outside a group an operation is a group of
  * one, so two ranks that send to one another first wait for ever, as with ncclSend: put both in a group.
  * Errors at the call (nothing is posted): ARGUMENT (NULL buf with count > 0, peer not in 0 … size − 1, unknown type,
- * bytes over SIZE_MAX, a range that is not all such memory); USAGE (two threads in one communicator);
- * UNSUPPORTED (stream is capturing). Later errors are sticky. Source: paper §3.3, ncclSend, MPI_Isend. */
+ * bytes over SIZE_MAX, a range that is not all such memory); USAGE (two threads in one communicator, too many streams
+ * that wait); UNSUPPORTED (stream is capturing). Later errors are sticky. Source: paper §3.3, ncclSend, MPI_Isend. */
 HOCCL_API HOCCL_Result HOCCL_Send(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
                                   HOCCL_Stream stream);
 
