@@ -45,8 +45,7 @@ HOCCL_Result HOCCL_Init(void)
     return r;
 }
 
-/* After this nobody posts: the peers learn how many operations there are. */
-static HOCCL_Result end_posting(struct hoccl_comm *comm)
+static HOCCL_Result refuse_posts(struct hoccl_comm *comm)
 {
     if (hoccl_observe(&comm->finalized))
         return HOCCL_SUCCESS;
@@ -58,17 +57,23 @@ static HOCCL_Result end_posting(struct hoccl_comm *comm)
     return HOCCL_SUCCESS;
 }
 
+/* After this nobody posts: the peers learn how many operations there are. An error leaves everything as it was. */
+static HOCCL_Result end_posting(void)
+{
+    struct hoccl_comm *comm = NULL;
+    if (hoccl_handle_use(HOCCL_COMM_WORLD, &comm))
+        return HOCCL_SUCCESS; /* it has been aborted */
+    HOCCL_Result r = refuse_posts(comm);
+    hoccl_handle_unuse(HOCCL_COMM_WORLD);
+    return r;
+}
+
 static HOCCL_Result close_world(void)
 {
     struct hoccl_comm *comm = NULL;
     HOCCL_Result r = hoccl_handle_use(HOCCL_COMM_WORLD, &comm);
     if (r)
         return HOCCL_SUCCESS; /* it has been aborted; there is nothing left to free */
-    r = end_posting(comm);
-    if (r) {
-        hoccl_handle_unuse(HOCCL_COMM_WORLD);
-        return r;
-    }
     hoccl_comm_wait(comm);
     hoccl_handle_unuse(HOCCL_COMM_WORLD);
     r = hoccl_handle_retire(HOCCL_COMM_WORLD, LEAVE_TIMEOUT, NULL, &comm);
@@ -83,12 +88,13 @@ HOCCL_Result HOCCL_Finalize(void)
         r = hoccl_fail(HOCCL_ERR_USAGE, world_state == NEW ? "HOCCL_Init has not been called" : "HOCCL_Finalize has been called already");
     else if (hoccl_group_is_open())
         r = hoccl_fail(HOCCL_ERR_USAGE, "a group is open in this thread: HOCCL_GroupEnd comes first");
-    else {
+    else
+        r = end_posting();
+    bool ends = world_state == OPEN && !r;
+    if (ends) {
         r = close_world();
-        if (r != HOCCL_ERR_USAGE) { /* then it can be called again */
-            boot.ops->close(&boot);
-            world_state = ENDED;
-        }
+        boot.ops->close(&boot);
+        world_state = ENDED;
     }
     if (r)
         hoccl_fail_context(r, "HOCCL_Finalize");
