@@ -189,7 +189,8 @@ CUresult emu_copy_enqueue(CUcontext ctx, CUstream s, const struct emu_request *r
         return into_pageable(ctx, op, r, classes);
     uint64_t id = s->id;
     result = emu_enqueue(op, classes);
-    if (result == CUDA_SUCCESS && r->waits && (src.gpu == EMU_HOST || dst.gpu == EMU_HOST)) {
+    bool taken = src.pageable && !later; /* the call ends when the bytes are taken; they may land after it (measured) */
+    if (result == CUDA_SUCCESS && r->waits && !taken && (src.gpu == EMU_HOST || dst.gpu == EMU_HOST)) {
         wait_for(id, emu.seq);
         result = ctx->error;
     }

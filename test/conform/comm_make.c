@@ -101,8 +101,10 @@ static void body_destroy_waits(struct rank *r)
     if (!RANK_CUDA(r, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)) || !RANK_CUDA(r, cuMemAlloc(&buffer, sizeof got)))
         return;
     RANK_CUDA(r, cuMemcpyHtoD(buffer, sent, sizeof sent));
-    if (r->rank) {
+    if (r->rank)
         RANK_CUDA(r, cuMemsetD8(buffer, 0, sizeof got));
+    RANK_CUDA(r, cuStreamSynchronize(NULL)); /* both may land after the call */
+    if (r->rank) {
         usleep(200000);
         RANK_OK(r, HOCCL_Recv((void *)buffer, sizeof got, HOCCL_BYTE, 0, r->comm, stream));
     } else {
@@ -226,6 +228,7 @@ static void ring(HOCCL_Comm *comm, int n)
         assert_int_equal(cuMemAlloc(&out[i], 4), CUDA_SUCCESS);
         assert_int_equal(cuMemAlloc(&in[i], 4), CUDA_SUCCESS);
         assert_int_equal(cuMemcpyHtoD(out[i], &value, 4), CUDA_SUCCESS);
+        assert_int_equal(cuStreamSynchronize(NULL), CUDA_SUCCESS);
     }
     ok(HOCCL_GroupStart());
     for (int i = 0; i < n; i++) {

@@ -121,6 +121,7 @@ static void body_busy(struct rank *r)
     RANK_OK(r, HOCCL_CommSplit(r->comm, 0, 0, &child));
     if (!r->rank) {
         RANK_CUDA(r, cuMemcpyHtoD(buffer, &value, 4));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
         RANK_OK(r, HOCCL_Send((void *)buffer, 1, HOCCL_INT32, 1, r->comm, stream));
     }
     RANK_CUDA(r, cuStreamSynchronize(stream));

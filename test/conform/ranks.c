@@ -190,7 +190,8 @@ static bool exchange(struct rank *rank, HOCCL_Comm comm, struct rows *x)
     size_t all = (size_t)x->size * x->bytes;
 
     fill(x);
-    return RANK_CUDA(rank, cuMemcpyHtoD(x->out, x->host, all)) && post(rank, comm, x) &&
+    return RANK_CUDA(rank, cuMemcpyHtoD(x->out, x->host, all)) && RANK_CUDA(rank, cuStreamSynchronize(NULL)) &&
+           post(rank, comm, x) &&
            RANK_CUDA(rank, cuStreamSynchronize(x->stream)) && RANK_OK(rank, HOCCL_CommGetAsyncError(comm, &error)) &&
            RANK_OK(rank, error) && RANK_CUDA(rank, cuMemcpyDtoH(x->host, x->in, all)) && verify(rank, x);
 }

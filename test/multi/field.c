@@ -175,7 +175,7 @@ static void b16(void)
     for (unsigned i = 0; i < sizeof marks / sizeof *marks; i++)
         if (marks[i] < n) {
             unsigned char c = (unsigned char)(job.rank ? 0 : 0x30 + i);
-            check_cuda(cuMemcpyHtoD(p + marks[i], &c, 1), "cuMemcpyHtoD");
+            copy_in(p + marks[i], &c, 1);
         }
     if (job.rank == 0)
         send(p, n, 1);
@@ -205,9 +205,10 @@ static void b19(void)
         memcpy(&words[2 * i], &f, 4);
         memcpy(&words[256 + 2 * i], &z, 4);
     }
-    check_cuda(cuMemcpyHtoD(out, words, sizeof words), "cuMemcpyHtoD");
+    copy_in(out, words, sizeof words);
     for (int type = 0; type <= HOCCL_BYTE; type++) {
         check_cuda(cuMemsetD8(in, 0, sizeof words), "cuMemsetD8");
+        check_cuda(cuStreamSynchronize(NULL), "cuMemsetD8");
         start();
         check_hoccl(HOCCL_Send(kit_pointer(out), sizeof words / size[type], (HOCCL_Datatype)type, to, WORLD, stream), "send");
         check_hoccl(HOCCL_Recv(kit_pointer(in), sizeof words / size[type], (HOCCL_Datatype)type, from, WORLD, stream), "receive");

@@ -19,8 +19,12 @@ job() {
     timeout -k 10 "$limit" mpirun -np "$ranks" "$@" >"$work/output" 2>&1 </dev/null
 }
 
+# What failed, said again at the end with the output it came with: the end of a log is what people get to see.
+failed=
+
 complain() {
     echo "FAIL: $*"
+    failed+="FAIL: $*"$'\n'"$(tail -n 12 "$work/output" 2>/dev/null | sed 's/^/    /')"$'\n'
     bad=1
 }
 
@@ -79,5 +83,6 @@ sockets() {
 finish() {
     rm -rf "$work"
     [ $bad = 0 ] && echo "all right"
+    [ $bad = 0 ] || printf 'What failed:\n%s' "$failed"
     exit $bad
 }

@@ -73,8 +73,8 @@ static void put(enum kind kind, CUdeviceptr to, const void *from, size_t n)
 {
     if (kind == PINNED)
         memcpy((void *)(uintptr_t)to, from, n);
-    else if (n)
-        check_cuda(cuMemcpyHtoD(to, from, n), "cuMemcpyHtoD");
+    else
+        copy_in(to, from, n);
 }
 
 static void get(enum kind kind, void *to, CUdeviceptr from, size_t n)

@@ -104,6 +104,13 @@ static inline void ranks_as_threads(int count, void (*body)(void))
         OK(pthread_join(t[r].thread, NULL));
 }
 
+/* Into device memory, and there when the call returns: a synchronous copy alone may land later. */
+static inline void rank_put(void *to, const void *from, size_t bytes)
+{
+    OK(cuMemcpyHtoD((CUdeviceptr)to, from, bytes));
+    OK(cuStreamSynchronize(NULL));
+}
+
 /* Wait for the stream; the communicator's error, for a failed operation releases its stream too. */
 static inline HOCCL_Result rank_wait(void)
 {

@@ -4,6 +4,7 @@
  * zero SM with every slot held, bounded queues that block the thread that enqueues and no other.
  */
 #include "emu_test.h"
+#include <sys/resource.h>
 
 /* While every thread slot is held, copies off the GPU and memory operations run, copies within it wait. */
 static void test_zero_sm(void **state)
@@ -103,6 +104,34 @@ static void test_backlog_drains_first(void **state)
             OK(cuEventDestroy(e[i][k]));
         OK(cuStreamDestroy(s[i]));
     }
+}
+
+/* A synchronous copy from pageable memory returns when it has taken the bytes; they land later, in stream order (measured).
+ * Seen when the call is back before the backlog in front of it, which a busy machine may prevent now and then. */
+static void test_pageable_lands_late(void **state)
+{
+    struct emu_test *t = *state;
+    CUstream s = new_stream();
+    CUevent backlog;
+    unsigned char up[64], down[64];
+    bool seen = false;
+    OK(cuEventCreate(&backlog, 0));
+    for (int i = 0; i < 20 && !seen; i++) {
+        for (int k = 0; k < 32; k++)
+            OK(cuMemcpyHtoDAsync(t->a[0], t->host, 8 * MIB, s));
+        OK(cuEventRecord(backlog, s));
+        memset(up, 0x40 + i, sizeof up);
+        OK(cuMemcpyHtoD(t->b[0], up, sizeof up));
+        memset(up, 0, sizeof up);
+        seen = cuEventQuery(backlog) == CUDA_ERROR_NOT_READY;
+        OK(cuMemcpyDtoH(down, t->b[0], sizeof down));
+        for (size_t b = 0; b < sizeof down; b++)
+            assert_int_equal(down[b], 0x40 + i);
+        OK(cuStreamSynchronize(s));
+    }
+    assert_true(seen);
+    OK(cuEventDestroy(backlog));
+    OK(cuStreamDestroy(s));
 }
 
 /* A long copy in one direction does not hold up a short one in another: rates are per engine. */
@@ -227,34 +256,33 @@ static void test_flag_in_peer_memory(void **state)
     OK(cuStreamDestroy(s));
 }
 
-static uint64_t cpu_ns(void)
+/* How often threads of this process have gone to sleep: each poll of the executor is one. */
+static long sleeps(void)
 {
-    struct timespec c;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &c);
-    return (uint64_t)c.tv_sec * 1000000000u + (uint64_t)c.tv_nsec;
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_nvcsw;
 }
 
-/* Idle costs nothing; parked waits cost less than a hundredth of a core once they have stood for a while. */
+/* Idle, nothing wakes up; for parked waits the executor looks ever more seldom, and not once for each of them. */
 static void test_idle_cost(void **state)
 {
     struct emu_test *t = *state;
     CUstream s[16];
-    uint64_t before = cpu_ns();
+    long before = sleeps();
     usleep(500000);
-    assert_true(cpu_ns() - before < 1000000);
+    assert_true(sleeps() - before < 20);
     store(t->flag, 0);
     for (int i = 0; i < 16; i++) {
         s[i] = new_stream();
         OK(cuStreamWaitValue32(s[i], t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
     }
     usleep(200000);
-    before = cpu_ns();
+    before = sleeps();
     usleep(1000000);
-    uint64_t used = cpu_ns() - before;
-    print_message("16 parked waits: %.2f %% of a core\n", (double)used * 1e-7);
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-    assert_true(used < 10000000);
-#endif
+    long polls = sleeps() - before;
+    print_message("16 waits that have stood for 0.2 s: %ld polls a second\n", polls);
+    assert_in_range(polls, 1, 1000);
     store(t->flag, 1);
     for (int i = 0; i < 16; i++)
         OK(cuStreamDestroy(s[i]));
@@ -266,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_zero_sm),
         cmocka_unit_test(test_local_forms),
         cmocka_unit_test(test_backlog_drains_first),
+        cmocka_unit_test(test_pageable_lands_late),
         cmocka_unit_test(test_directions_are_independent),
         cmocka_unit_test(test_queue_bound),
         cmocka_unit_test(test_partial_hold),
