@@ -45,6 +45,8 @@ static const struct row table[] = {
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
      "for tests: break the executor, so that a test can show that it notices"},
+    {"HOCCL_TEST_NODE", TEXT, hoccl_settings.test_node, "", NULL,
+     "for tests: ranks take themselves to be on several nodes, rank mod N (2) or in blocks (3+5)"},
 };
 
 #define ROWS ((int)(sizeof table / sizeof *table))

@@ -22,6 +22,7 @@ struct hoccl_settings {
     char topo_file[HOCCL_SETTING_TEXT]; /* HOCCL_TOPO_FILE */
     uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
     enum hoccl_break test_break; /* HOCCL_TEST_BREAK */
+    char test_node[HOCCL_SETTING_TEXT]; /* HOCCL_TEST_NODE */
 };
 
 extern struct hoccl_settings hoccl_settings;

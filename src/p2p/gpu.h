@@ -10,6 +10,8 @@
 #include "p2p/submitter.h"
 #include "stream/gate.h"
 
+struct hoccl_wire;
+
 struct hoccl_gpu {
     struct hoccl_list link; /* in the process's table */
     int users;              /* communicators; under the table's lock */
@@ -22,11 +24,17 @@ struct hoccl_gpu {
     struct hoccl_mappings mappings;
     struct hoccl_exports exports;
     struct hoccl_stage stage; /* on another GPU of this process, for copies within this one; other = -1: there is none */
+    struct hoccl_wire *wire; /* for ranks of other nodes; NULL: never needed. Set under the table's lock, then published */
+    struct hoccl_doorbell bell; /* of the progress thread */
     void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
 };
 
 /* The object of the calling thread's GPU (see hoccl_device_open), made at first use. Errors: DEVICE, MEMORY, SYSTEM. */
 HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
+
+/* The GPU's endpoint for ranks of other nodes, whose absence is no error yet; then, once there are such ranks, its pools. */
+HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu);
+HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu);
 
 /* One communicator less. With the last one the threads end and the memory is freed; while streams of the process are
  * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang;

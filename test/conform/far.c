@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks on several nodes, as threads over a transport of the test's own (near.h): the pipeline of wire.h in good and in bad
+ * weather. The counts are of the library itself: nothing is copied into a slot that was not granted, all three places are
+ * busy at once, every lane carries, few large flows at a time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/setting.h"
+#include "hoccl_cuda.h"
+#include "near.h"
+#include "p2p/wire.h"
+#include "ranks.h"
+
+#define MIB ((size_t)1 << 20)
+
+static pthread_barrier_t meeting;
+
+/* What one rank holds. Freed when nobody's stream waits any more, for cuMemFree waits for those. */
+struct work {
+    size_t room;
+    unsigned char *host;
+    CUdeviceptr out, in;
+    CUstream stream;
+};
+
+static bool work_open(struct rank *r, struct work *w, size_t room)
+{
+    *w = (struct work){.room = room, .host = malloc(room)};
+    return RANK_TRUE(r, w->host) && RANK_CUDA(r, cuMemAlloc(&w->out, room)) && RANK_CUDA(r, cuMemAlloc(&w->in, room)) &&
+           RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING));
+}
+
+static void work_close(struct rank *r, struct work *w)
+{
+    pthread_barrier_wait(&meeting);
+    RANK_CUDA(r, cuStreamDestroy(w->stream));
+    RANK_CUDA(r, cuMemFree(w->in));
+    RANK_CUDA(r, cuMemFree(w->out));
+    free(w->host);
+    pthread_barrier_wait(&meeting);
+}
+
+static unsigned char pattern(size_t at, int from, int to, unsigned key)
+{
+    uint64_t x = (uint64_t)from * 1000003 + (uint64_t)to * 10007 + key * 101 + at * 0x9e3779b97f4a7c15u;
+    x ^= x >> 29;
+    return (unsigned char)(x ^ (x >> 8) ^ (x >> 17));
+}
+
+static HOCCL_Result stream_end(struct rank *r, const struct work *w)
+{
+    HOCCL_Result error = HOCCL_SUCCESS;
+    if (!RANK_CUDA(r, cuStreamSynchronize(w->stream)) || !RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)))
+        return HOCCL_ERR_INTERNAL;
+    return error;
+}
+
+/* Everyone sends `n` bytes to everyone else, from and to odd places; guards stand between the messages. */
+static HOCCL_Result all_to_all(struct rank *r, struct work *w, size_t n, unsigned key)
+{
+    size_t row = n + 67;
+    for (int p = 0; p < r->size; p++)
+        for (size_t i = 0; i < n; i++)
+            w->host[(size_t)p * row + 1 + i] = pattern(i, r->rank, p, key);
+    RANK_CUDA(r, cuMemcpyHtoD(w->out, w->host, row * (size_t)r->size));
+    memset(w->host, 0xa5, row * (size_t)r->size);
+    RANK_CUDA(r, cuMemcpyHtoD(w->in, w->host, row * (size_t)r->size));
+    RANK_CUDA(r, cuStreamSynchronize(NULL));
+    RANK_OK(r, HOCCL_GroupStart());
+    for (int d = 1; d < r->size; d++) {
+        int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
+        RANK_OK(r, HOCCL_Send((void *)(w->out + (size_t)to * row + 1), n, HOCCL_BYTE, to, r->comm, w->stream));
+        RANK_OK(r, HOCCL_Recv((void *)(w->in + (size_t)from * row + 1), n, HOCCL_BYTE, from, r->comm, w->stream));
+    }
+    HOCCL_Result e = HOCCL_GroupEnd();
+    return e ? e : stream_end(r, w);
+}
+
+static bool check_all(struct rank *r, struct work *w, size_t n, unsigned key)
+{
+    size_t row = n + 67;
+    if (!RANK_CUDA(r, cuMemcpyDtoH(w->host, w->in, row * (size_t)r->size)))
+        return false;
+    for (int p = 0; p < r->size; p++)
+        for (size_t i = 0; i < row; i++) {
+            bool inside = p != r->rank && i >= 1 && i < n + 1;
+            unsigned char right = inside ? pattern(i - 1, p, r->rank, key) : 0xa5;
+            if (w->host[(size_t)p * row + i] == right)
+                continue;
+            printf("rank %d: %zu bytes of rank %d: byte %zd is %02x, not %02x\n", r->rank, n, p, (ssize_t)i - 1,
+                   w->host[(size_t)p * row + i], right);
+            return RANK_TRUE(r, !"a byte is wrong");
+        }
+    return true;
+}
+
+static void exchange(struct rank *r, struct work *w, size_t n, unsigned key)
+{
+    RANK_OK(r, all_to_all(r, w, n, key));
+    check_all(r, w, n, key);
+}
+
+/* ---- good and bad weather ---------------------------------------------------------------------------------------- */
+
+static void run(int size, const char *nodes, void (*body)(struct rank *), void *arg, bool bare)
+{
+    snprintf(hoccl_settings.test_node, sizeof hoccl_settings.test_node, "%s", nodes);
+    pthread_barrier_init(&meeting, NULL, (unsigned)size);
+    (bare ? ranks_run_bare : ranks_run)(size, body, arg);
+    pthread_barrier_destroy(&meeting);
+    assert_int_equal(near_left(), 0);
+    assert_true(hoccl_wire_counts.filled <= hoccl_wire_counts.allowed);
+    assert_true(hoccl_wire_counts.receiving <= 2);
+    assert_true(hoccl_wire_counts.sending <= 2);
+}
+
+static const size_t sizes[] = {0, 1, 2, 7, 64, 4097, 65535, 65536, 65537, 524288, 524289, 1048577, 3 * MIB + 1};
+
+static void all_sizes(struct rank *r)
+{
+    struct work w;
+    size_t n = sizeof sizes / sizeof *sizes;
+    if (work_open(r, &w, (size_t)r->size * (4 * MIB)))
+        for (size_t i = 0; i < n && !r->failed; i++)
+            exchange(r, &w, sizes[i], (unsigned)i);
+    work_close(r, &w);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    near = (struct near_weather){0};
+    run(2, "2", all_sizes, NULL, false);
+    run(4, "2", all_sizes, NULL, false);
+    run(5, "2+3", all_sizes, NULL, false);
+    run(4, "1+3", all_sizes, NULL, false);
+}
+
+static void test_weather(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.jitter = 2000};
+    run(3, "3", all_sizes, NULL, false);
+    near = (struct near_weather){.refuse = 70};
+    run(3, "3", all_sizes, NULL, false);
+    near = (struct near_weather){.delay = 100, .jitter = 500, .refuse = 30};
+    run(4, "2", all_sizes, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* Sequence numbers that wrap. */
+static void test_wrap(void **state)
+{
+    (void)state;
+    hoccl_settings.first_sequence = 4294967290u;
+    run(2, "2", all_sizes, NULL, false);
+    hoccl_settings.first_sequence = 0;
+}
+
+/* ---- counts ------------------------------------------------------------------------------------------------------- */
+
+static void large(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, (size_t)r->size * (34 * MIB)))
+        exchange(r, &w, 33 * MIB + 5, 1);
+    work_close(r, &w);
+}
+
+static void test_counts(void **state)
+{
+    uint64_t before[NEAR_LANES], after[NEAR_LANES], sm_before = 0, sm_after = 0;
+    (void)state;
+    near = (struct near_weather){.delay = 200};
+    near_lanes(before);
+    memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
+    bool told = hoccl_cuda_sm_work(&sm_before);
+    run(2, "2", large, NULL, false);
+    if (told && hoccl_cuda_sm_work(&sm_after))
+        assert_int_equal(sm_before, sm_after);
+    near_lanes(after);
+    for (int i = 0; i < NEAR_LANES; i++)
+        assert_true(after[i] - before[i] >= 8 * MIB);
+    uint64_t chunks = 2 * ((33 * MIB + 5 + HOCCL_POOL_SLOT - 1) / HOCCL_POOL_SLOT);
+    assert_int_equal(hoccl_wire_counts.granted, chunks);
+    assert_int_equal(hoccl_wire_counts.allowed, chunks);
+    assert_int_equal(hoccl_wire_counts.filled, chunks);
+    assert_int_equal(hoccl_wire_counts.written, chunks);
+    assert_int_equal(hoccl_wire_counts.arrived, chunks);
+    assert_true(hoccl_wire_counts.deepest >= 3 && hoccl_wire_counts.deepest <= NEAR_LANES + 2);
+    assert_true(hoccl_wire_counts.overlaps > 0);
+    assert_true(hoccl_wire_counts.all_busy > 0);
+    assert_int_equal(hoccl_wire_counts.emptying, 0);
+    near = (struct near_weather){0};
+}
+
+/* Seven senders, one receiver: two large flows at most are granted at once, and that is reached. */
+static void to_one(struct rank *r)
+{
+    struct work w;
+    size_t n = 5 * MIB + 3;
+    if (work_open(r, &w, 8 * n) && r->rank) {
+        for (size_t i = 0; i < n; i++)
+            w.host[i] = pattern(i, r->rank, 0, 9);
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, w.host, n));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        RANK_OK(r, stream_end(r, &w));
+    } else if (!r->rank) {
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int p = 1; p < r->size; p++)
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)p * n), n, HOCCL_BYTE, p, r->comm, w.stream));
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, 8 * n));
+        for (int p = 1; p < r->size; p++)
+            for (size_t i = 0; i < n; i++)
+                if (w.host[(size_t)p * n + i] != pattern(i, p, 0, 9) && !RANK_TRUE(r, !"a byte is wrong"))
+                    break;
+    }
+    work_close(r, &w);
+}
+
+static void test_incast(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.jitter = 300};
+    memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
+    run(8, "8", to_one, NULL, false);
+    assert_int_equal(hoccl_wire_counts.receiving, 2);
+    near = (struct near_weather){0};
+}
+
+/* More messages at once than there are slots, on several streams. */
+static void many(struct rank *r)
+{
+    enum { MESSAGES = 300 };
+    struct work w;
+    int other = (r->rank + 1) % r->size, before = (r->rank + r->size - 1) % r->size;
+    if (work_open(r, &w, (size_t)MESSAGES * 4096)) {
+        for (size_t i = 0; i < w.room; i++)
+            w.host[i] = pattern(i, r->rank, other, 3);
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, w.host, w.room));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        RANK_OK(r, HOCCL_GroupStart());
+        for (size_t i = 0; i < MESSAGES; i++) {
+            size_t n = i * 13 % 4096;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + i * 4096), n, HOCCL_BYTE, other, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + i * 4096), n, HOCCL_BYTE, before, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+        for (size_t i = 0; i < MESSAGES; i++)
+            for (size_t at = i * 4096; at < i * 4096 + i * 13 % 4096; at++)
+                if (w.host[at] != pattern(at, before, r->rank, 3) && !RANK_TRUE(r, !"a byte is wrong"))
+                    break;
+    }
+    work_close(r, &w);
+}
+
+static void test_many(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.jitter = 100, .refuse = 20};
+    run(3, "3", many, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------------- */
+
+static int outcomes[2]; /* ranks that succeeded, that failed */
+
+/* Whatever happens, every rank ends, with the right bytes or with an error that names a peer. */
+static void survive(struct rank *r)
+{
+    struct work w;
+    HOCCL_Comm comm;
+    HOCCL_Result e = HOCCL_CommInitRank(&comm, r->size, r->id, r->rank);
+    bool opened = !e;
+    r->comm = comm;
+    if (opened && work_open(r, &w, (size_t)r->size * (4 * MIB))) {
+        e = all_to_all(r, &w, 3 * MIB + 11, 5);
+        if (!e)
+            check_all(r, &w, 3 * MIB + 11, 5);
+    }
+    HOCCL_GetLastError();
+    if (e)
+        RANK_TRUE(r, (e == HOCCL_ERR_PEER || (!opened && e == HOCCL_ERR_BOOTSTRAP)) && strstr(HOCCL_GetLastError(), "rank "));
+    __atomic_add_fetch(&outcomes[e != 0], 1, __ATOMIC_RELAXED);
+    if (opened) {
+        RANK_OK(r, HOCCL_CommAbort(comm));
+        work_close(r, &w);
+    } else {
+        pthread_barrier_wait(&meeting);
+        pthread_barrier_wait(&meeting);
+    }
+    r->comm = HOCCL_COMM_NULL;
+}
+
+static void test_breaks(void **state)
+{
+    int most = getenv("LONG_TESTS") ? 200 : 40;
+    (void)state;
+    outcomes[0] = outcomes[1] = 0;
+    for (int n = 1; n < most; n += 1 + n / 12) {
+        near_break((unsigned)n);
+        run(3, n % 2 ? "3" : "1+2", survive, NULL, true);
+    }
+    assert_true(outcomes[1] > 0);
+    near_break(0);
+    run(3, "3", survive, NULL, true);
+}
+
+/* One aborts in the middle, the others hear of it. */
+static void abort_one(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, (size_t)r->size * (17 * MIB))) {
+        size_t n = 16 * MIB;
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int p = 0; p < r->size; p++) {
+            if (p == r->rank)
+                continue;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + (size_t)p * n), n, HOCCL_BYTE, p, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)p * n), n, HOCCL_BYTE, p, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        if (!r->rank) {
+            usleep(3000);
+            RANK_OK(r, HOCCL_CommAbort(r->comm));
+            /* nothing is written after that */
+            RANK_CUDA(r, cuStreamSynchronize(w.stream));
+            RANK_CUDA(r, cuMemsetD8(w.in, 0x5a, w.room));
+            RANK_CUDA(r, cuStreamSynchronize(NULL));
+            usleep(30000);
+            RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+            for (size_t i = 0; i < w.room; i++)
+                if (w.host[i] != 0x5a && !RANK_TRUE(r, !"a byte was written after the abort"))
+                    break;
+        } else {
+            HOCCL_Result e = stream_end(r, &w);
+            RANK_TRUE(r, e == HOCCL_ERR_PEER);
+            RANK_TRUE(r, strstr(HOCCL_GetLastError(), "rank 0") || strstr(HOCCL_GetLastError(), "aborted"));
+            RANK_OK(r, HOCCL_CommAbort(r->comm));
+        }
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.delay = 300, .jitter = 300};
+    run(3, "3", abort_one, NULL, false);
+    run(3, "1+2", abort_one, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* Different counts: both ends say so, with both values. */
+static void differ(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, MIB)) {
+        HOCCL_Result e;
+        if (r->rank)
+            RANK_OK(r, HOCCL_Send((void *)w.out, 1000, HOCCL_BYTE, 0, r->comm, w.stream));
+        else
+            RANK_OK(r, HOCCL_Recv((void *)w.in, 1004, HOCCL_BYTE, 1, r->comm, w.stream));
+        e = stream_end(r, &w);
+        RANK_TRUE(r, e == HOCCL_ERR_MISMATCH);
+        RANK_TRUE(r, strstr(HOCCL_GetLastError(), "1000 bytes") && strstr(HOCCL_GetLastError(), "1004 bytes"));
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    run(2, "2", differ, NULL, false);
+}
+
+/* A peer that leaves without posting: an error, not a hang; and what it has sent before still comes. */
+static void leave_early(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, 4 * MIB)) {
+        size_t n = 2 * MIB + 1;
+        if (r->rank) {
+            RANK_CUDA(r, cuMemsetD8(w.out, 0x77, n));
+            RANK_CUDA(r, cuStreamSynchronize(NULL));
+            RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+            RANK_OK(r, HOCCL_CommDestroy(r->comm));
+        } else {
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+            RANK_OK(r, stream_end(r, &w));
+            RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, n));
+            for (size_t i = 0; i < n; i++)
+                if (w.host[i] != 0x77 && !RANK_TRUE(r, !"a byte is wrong"))
+                    break;
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+            RANK_TRUE(r, stream_end(r, &w) == HOCCL_ERR_PEER);
+            RANK_TRUE(r, strstr(HOCCL_GetLastError(), "rank 1 has"));
+            RANK_OK(r, HOCCL_CommAbort(r->comm));
+        }
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_leave(void **state)
+{
+    (void)state;
+    run(2, "2", leave_early, NULL, false);
+    near = (struct near_weather){.delay = 2000};
+    run(2, "2", leave_early, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* ---- communicators ------------------------------------------------------------------------------------------------ */
+
+/* Even and odd ranks, then in reverse order; each part has ranks of both nodes. */
+static void split(struct rank *r)
+{
+    HOCCL_Comm whole = r->comm, part = HOCCL_COMM_NULL;
+    struct work w;
+    if (work_open(r, &w, 4 * (2 * MIB))) {
+        RANK_OK(r, HOCCL_CommSplit(whole, r->rank % 2, -r->rank, &part));
+        struct rank half = *r;
+        half.comm = part;
+        RANK_OK(r, HOCCL_CommRank(part, &half.rank));
+        RANK_OK(r, HOCCL_CommSize(part, &half.size));
+        RANK_TRUE(r, half.size == 2 && half.rank == 1 - r->rank / 2);
+        exchange(&half, &w, MIB + 5, 4);
+        RANK_TRUE(r, !half.failed);
+        exchange(r, &w, 70001, 8);
+        RANK_OK(r, HOCCL_CommDestroy(part));
+    }
+    work_close(r, &w);
+}
+
+static void test_split(void **state)
+{
+    (void)state;
+    run(4, "2+2", split, NULL, false);
+}
+
+static void cannot_start(struct rank *r)
+{
+    HOCCL_Comm comm;
+    RANK_FAILS(r, HOCCL_CommInitRank(&comm, r->size, r->id, r->rank), HOCCL_ERR_BOOTSTRAP, "the test lets no endpoint open");
+}
+
+static void test_no_endpoint(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.fail_open = true};
+    run(2, "2", cannot_start, NULL, true);
+    run(2, "", all_sizes, NULL, false); /* within a node none is needed */
+    near = (struct near_weather){0};
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_weather), cmocka_unit_test(test_wrap),
+        cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
+        cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
+    };
+    ranks_environment(8);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("HOCCL_EMU_RATE", "d2h=3000,h2d=3000", 0); /* slow enough that copies and writes are seen side by side */
+    if (hoccl_settings_load_once())
+        return 1;
+    hoccl_wire_transport = &near_transport;
+    return cmocka_run_group_tests_name("ranks on several nodes", tests, NULL, NULL);
+}
