@@ -100,8 +100,8 @@ static void begin_round(struct tcp_meeting *m, uint64_t at)
 static void give_up(struct tcp_door *door, struct tcp_meeting *m)
 {
     const char *tried = m->tried[0] ? m->tried : m->before;
-    snprintf(m->text, sizeof m->text, "%.60s cannot be reached over TCP: tried %.220s; its process has ended, or a firewall stands in "
-             "between (HOCCL_PORTS sets the ports to open), or HOCCL_NIC should name the network that joins the nodes", m->name,
+    snprintf(m->text, sizeof m->text, "%.60s cannot be reached over TCP: its process has ended, or a firewall stands in between "
+             "(HOCCL_PORTS sets the ports to open), or HOCCL_NIC should name the network that joins the nodes; tried %s", m->name,
              *tried ? tried : "no address, for it has published none that the interfaces of HOCCL_NIC could reach");
     hoccl_tcp_door_result(door, m, false);
 }
