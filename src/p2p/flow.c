@@ -186,7 +186,7 @@ void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
 
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
 {
-    static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent"};
+    static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent over the network"};
     uint32_t bit = 1u << flow->path;
     if (flow->peer->paths_said & bit)
         return;

@@ -17,7 +17,7 @@ nodes() {
 echo "-- the line of what was chosen, and of the path"
 HOCCL_DEBUG=info nodes 2 pass 60 2 "$examples/hello" --size 8M
 grep -q '1 ranks on other nodes: tcp' "$work/output" || complain "no line says what was chosen"
-grep -q 'data to rank 1 is sent: it is on another node' "$work/output" || complain "no line names the path"
+grep -q 'data to rank 1 is sent over the network: it is on another node' "$work/output" || complain "no line names the path"
 [ "$(grep -c 'SM work 0' "$work/output")" = 2 ] || complain "SM work"
 
 echo "-- every kind of memory, odd sizes and offsets"
