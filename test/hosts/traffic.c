@@ -147,9 +147,26 @@ static void run_suite(void)
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
+/* Seconds since the test did it, if it has told when. */
+static double since_begun(void)
+{
+    char path[512];
+    double begun = 0;
+    struct timespec now;
+    snprintf(path, sizeof path, "%s/begun", folder);
+    FILE *f = fopen(path, "r");
+    if (!f || fscanf(f, "%lf", &begun) != 1)
+        begun = 0;
+    if (f)
+        fclose(f);
+    clock_gettime(CLOCK_REALTIME, &now);
+    return begun > 0 ? (double)now.tv_sec + (double)now.tv_nsec / 1e9 - begun : 0;
+}
+
 static void report(struct line *l)
 {
     CHECK(l->broken, "closed in good order");
+    printf("rank %d: %.2f s afterwards\n", rank, since_begun());
     printf("rank %d: broken: %s\n", rank, l->text);
     CHECK(strstr(l->text, rank ? "rank 0" : "rank 1"), "it does not name the peer");
     line_close(l);
