@@ -275,6 +275,7 @@ static void hear_grant(struct hoccl_far *far, const struct hoccl_word_grant *g)
                          g->head.count, g->chunk, p->granted, g->head.number);
         return;
     }
+    p->granted_at = hoccl_now();
     p->chunk = g->chunk;
     p->chunks = (uint32_t)chunks;
     for (unsigned i = 0; i < g->head.count; i++)

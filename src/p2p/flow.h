@@ -69,7 +69,7 @@ struct hoccl_flow_wire {
     uint32_t answer;          /* enum hoccl_answer_status, 0: none; given (receive) or heard (send) */
     bool turned;              /* counted among the wire's large flows under way */
     CUresult result;          /* the first refusal of the driver */
-    uint64_t granted_at;      /* receive: when slots were last granted, ns */
+    uint64_t granted_at;      /* when slots were last granted, ns */
     struct hoccl_flow_header theirs; /* with MISMATCH: the peer's */
     uint32_t slot[HOCCL_GRANT_MOST]; /* send: granted slots by chunk */
 };

@@ -506,7 +506,8 @@ bool hoccl_wire_arm(struct hoccl_wire *wire)
     return hoccl_observe(&wire->open) && wire->transport->arm(wire->endpoint);
 }
 
-/* Grants of this peer that have not been used, since other flows come first or the engine is slow. */
+/* Grants of this peer that have not been used, or a send of its that gets none for now, since other flows come first or the
+ * engine is slow. */
 static bool owes(const struct hoccl_wire *w, const struct hoccl_far *far)
 {
     for (const struct hoccl_list *l = w->sends.next; l != &w->sends; l = l->next) {
@@ -514,6 +515,9 @@ static bool owes(const struct hoccl_wire *w, const struct hoccl_far *far)
         if (f->peer->far == far && f->wire.granted > f->wire.started)
             return true;
     }
+    for (const struct hoccl_list *l = w->receives.next; l != &w->receives; l = l->next)
+        if (hoccl_entry(l, struct hoccl_flow, wire.turn)->peer->far == far)
+            return true;
     return false;
 }
 

@@ -86,17 +86,21 @@ HOCCL_Result hoccl_wired_check_peer(struct hoccl_flow *flow)
                       (unsigned long long)flow->header.bytes, far->text);
 }
 
-/* The sender holds grants and says nothing, not even that it lives. */
+/* It has begun, it is the peer's turn (to use its grants, to grant more), and the peer says nothing, not even that it
+ * lives. */
 static HOCCL_Result check_silence(const struct hoccl_flow *f)
 {
+    const struct hoccl_flow_wire *p = &f->wire;
     const struct hoccl_far *far = f->peer->far;
-    uint64_t now = hoccl_now(), last = far->heard_at > f->wire.granted_at ? far->heard_at : f->wire.granted_at;
+    uint64_t now = hoccl_now(), last = far->heard_at > p->granted_at ? far->heard_at : p->granted_at;
+    bool theirs = f->is_send ? p->started == p->granted : p->granted > p->arrived;
     char name[160];
-    if (f->is_send || f->wire.granted == f->wire.arrived || now < last || now - last <= hoccl_settings.timeout)
+    if (!theirs || now < last || now - last <= hoccl_settings.timeout)
         return HOCCL_SUCCESS;
-    return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has begun to send and has been silent for %llu s (HOCCL_TIMEOUT), %llu of %llu "
-                      "bytes moved", hoccl_flow_name(f, name, sizeof name), (unsigned long long)((now - last) / HOCCL_S),
-                      (unsigned long long)hoccl_flow_moved(f), (unsigned long long)f->header.bytes);
+    return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has begun and has been silent for %llu s (HOCCL_TIMEOUT), %llu of %llu bytes "
+                      "moved: its process may have been stopped, or the network", hoccl_flow_name(f, name, sizeof name),
+                      (unsigned long long)((now - last) / HOCCL_S), (unsigned long long)hoccl_flow_moved(f),
+                      (unsigned long long)f->header.bytes);
 }
 
 /* Chunks are missing. Before the two ends have met, patience. */

@@ -383,6 +383,42 @@ static void test_abort(void **state)
     near = (struct near_weather){0};
 }
 
+/* The network stands still in the middle: within HOCCL_TIMEOUT both ends have an error that names the other. */
+static void stall(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, 70 * MIB)) {
+        size_t n = 32 * MIB;
+        RANK_OK(r, HOCCL_GroupStart());
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
+        RANK_OK(r, HOCCL_GroupEnd());
+        if (!r->rank) {
+            uint64_t seen = __atomic_load_n(&hoccl_wire_counts.arrived, __ATOMIC_RELAXED);
+            while (__atomic_load_n(&hoccl_wire_counts.arrived, __ATOMIC_RELAXED) < seen + 8)
+                usleep(100);
+            near_stall(true);
+        }
+        HOCCL_Result e = stream_end(r, &w);
+        RANK_TRUE(r, e == HOCCL_ERR_TIMEOUT || e == HOCCL_ERR_PEER);
+        RANK_TRUE(r, strstr(HOCCL_GetLastError(), r->rank ? "rank 0" : "rank 1") && strstr(HOCCL_GetLastError(), "HOCCL_TIMEOUT"));
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_stall(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.delay = 200};
+    hoccl_settings.timeout = 1000000000;
+    run(2, "2", stall, NULL, false);
+    hoccl_settings.timeout = 30000000000;
+    near_stall(false);
+    run(2, "2", all_sizes, NULL, false);
+}
+
 /* Different counts: both ends say so, with both values. */
 static void differ(struct rank *r)
 {
@@ -471,6 +507,35 @@ static void test_split(void **state)
     run(4, "2+2", split, NULL, false);
 }
 
+/* Made and unmade again and again, nothing is kept. */
+static void come_and_go(struct rank *r)
+{
+    HOCCL_UniqueId *ids = r->arg;
+    for (int i = 0; i < (getenv("LONG_TESTS") ? 1000 : 30) && !r->failed; i++) {
+        HOCCL_Comm comm;
+        if (!r->rank && !i)
+            *ids = r->id;
+        else if (!r->rank)
+            RANK_OK(r, HOCCL_GetUniqueId(ids));
+        pthread_barrier_wait(&meeting);
+        HOCCL_UniqueId id = *ids;
+        pthread_barrier_wait(&meeting);
+        if (RANK_OK(r, HOCCL_CommInitRank(&comm, r->size, id, r->rank)))
+            RANK_OK(r, HOCCL_CommDestroy(comm));
+    }
+}
+
+static void test_come_and_go(void **state)
+{
+    HOCCL_UniqueId id;
+    int descriptors = 0, threads = 0;
+    (void)state;
+    run(3, "3", come_and_go, &id, true);
+    ranks_hold(&descriptors, &threads);
+    run(3, "3", come_and_go, &id, true);
+    assert_true(ranks_settle(descriptors, threads));
+}
+
 static void cannot_start(struct rank *r)
 {
     HOCCL_Comm comm;
@@ -492,7 +557,8 @@ int main(void)
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_weather), cmocka_unit_test(test_wrap),
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
+        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
+        cmocka_unit_test(test_come_and_go),
     };
     make_noise();
     ranks_environment(8);

@@ -181,7 +181,7 @@ static void *carry(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     for (;;) {
-        struct parcel *p = next_due(hoccl_now());
+        struct parcel *p = near.stalled ? NULL : next_due(hoccl_now());
         if (p) {
             hoccl_list_remove(&p->link);
             deliver(p);
@@ -422,6 +422,13 @@ void near_break(unsigned n)
 {
     pthread_mutex_lock(&lock);
     near.break_after = n;
+    pthread_mutex_unlock(&lock);
+}
+
+void near_stall(bool stalled)
+{
+    pthread_mutex_lock(&lock);
+    near.stalled = stalled;
     pthread_mutex_unlock(&lock);
 }
 

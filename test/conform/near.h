@@ -17,6 +17,7 @@ struct near_weather {
     unsigned refuse;      /* of 100 calls of message and write so many are refused */
     unsigned break_after; /* so many messages and writes from now the connection of the next one breaks; 0: never */
     bool fail_open;       /* no endpoint can be opened */
+    uint32_t stalled;     /* nothing is delivered (near_stall) */
 };
 
 extern struct near_weather near; /* set while nothing runs, or by near_break */
@@ -24,6 +25,9 @@ extern const struct hoccl_transport near_transport;
 
 /* The connection that carries the next but n-th message or write breaks. */
 void near_break(unsigned n);
+
+/* Nothing is delivered from now on, or again. */
+void near_stall(bool stalled);
 
 /* What has been carried so far, in all: bytes by each lane. */
 void near_lanes(uint64_t bytes[NEAR_LANES]);
