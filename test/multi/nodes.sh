@@ -27,6 +27,11 @@ HOCCL_EMU_DEVICES=1 nodes 2 pass 120 3 "$multi/paths" --sm
 HOCCL_TEST_SEQUENCE=2147483640 nodes 2 pass 120 2 "$multi/paths"
 HOCCL_TEST_SEQUENCE=4294967290 nodes 2 pass 120 2 "$multi/paths"
 
+echo "-- with the executor broken, the same is noticed"
+for engine in d2h h2d; do
+    HOCCL_TEST_BREAK=early-reuse HOCCL_EMU_RATE=$engine=500 nodes 2 must_fail ' not 0x' 120 2 "$multi/paths" --no-staging
+done
+
 echo "-- gates: copies from host memory are needed"
 CUDA_DEVICE_MAX_CONNECTIONS=1 nodes 2 pass 120 2 "$multi/paths" --sm
 CUDA_DEVICE_MAX_CONNECTIONS=8 HOCCL_DEBUG=info nodes 1+2 pass 120 3 "$multi/random" 10 3
