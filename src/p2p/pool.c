@@ -11,7 +11,7 @@
 
 _Static_assert(POOL_BYTES <= (size_t)64 << 20, "a pool stays within its budget");
 
-HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const char *what)
+static HOCCL_Result open_host(struct hoccl_pool *pool, const char *what)
 {
     void *p = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
@@ -22,7 +22,19 @@ HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const char *what)
         munmap(p, POOL_BYTES);
         return r;
     }
-    *pool = (struct hoccl_pool){.place = HOCCL_POOL_HOST, .host = p, .count = HOCCL_POOL_SLOTS};
+    pool->host = p;
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device *device, enum hoccl_pool_place place, int other,
+                             const char *what)
+{
+    struct hoccl_pool p = {.place = place};
+    HOCCL_Result r = place == HOCCL_POOL_HOST ? open_host(&p, what) : hoccl_device_memory_open(device, other, POOL_BYTES, &p.memory);
+    if (r)
+        return r;
+    *pool = p;
+    pool->count = HOCCL_POOL_SLOTS;
     hoccl_list_init(&pool->free);
     for (unsigned i = pool->count; i-- > 0;) {
         pool->slot[i].number = (uint16_t)i;
@@ -36,8 +48,12 @@ void hoccl_pool_close(struct hoccl_pool *pool)
 {
     if (!hoccl_pool_is_open(pool))
         return;
-    hoccl_driver.MemHostUnregister(pool->host);
-    munmap(pool->host, POOL_BYTES);
+    if (pool->place == HOCCL_POOL_HOST) {
+        hoccl_driver.MemHostUnregister(pool->host);
+        munmap(pool->host, POOL_BYTES);
+    } else {
+        hoccl_device_memory_close(&pool->memory);
+    }
     pool->count = 0;
 }
 

@@ -59,8 +59,10 @@ struct hoccl_pool {
     struct hoccl_pool_slot slot[HOCCL_POOL_SLOTS];
 };
 
-/* Memory for the slots: pinned on the host. The context must be current. */
-HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const char *what);
+/* Memory for the slots: pinned on the host, or on GPU `other` (an ordinal), for copies by `device`, whose context must be
+ * current. */
+HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device *device, enum hoccl_pool_place place, int other,
+                             const char *what);
 
 /* Frees it; only inside hoccl_parking_quiet. Nothing if it is not open. */
 void hoccl_pool_close(struct hoccl_pool *pool);

@@ -21,6 +21,7 @@
 
 struct hoccl_wire_count hoccl_wire_counts;
 const struct hoccl_transport *hoccl_wire_transport;
+enum hoccl_pool_place hoccl_wire_place;
 
 static void at_least(uint64_t *word, uint64_t value)
 {
@@ -71,10 +72,13 @@ HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
 static HOCCL_Result open_pools(struct hoccl_wire *w)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
+    const struct hoccl_device *device = &w->gpu->device;
+    int other = w->gpu->stage.view.other;
+    enum hoccl_pool_place place = other < 0 ? HOCCL_POOL_HOST : hoccl_wire_place;
     if (!hoccl_pool_is_open(&w->out))
-        r = hoccl_pool_open(&w->out, "what is sent to other nodes");
+        r = hoccl_pool_open(&w->out, device, place, other, "what is sent to other nodes");
     if (!r && !hoccl_pool_is_open(&w->in))
-        r = hoccl_pool_open(&w->in, "what comes from other nodes");
+        r = hoccl_pool_open(&w->in, device, place, other, "what comes from other nodes");
     return r;
 }
 

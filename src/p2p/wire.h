@@ -49,8 +49,10 @@ struct hoccl_wire_count {
 };
 extern struct hoccl_wire_count hoccl_wire_counts;
 
-/* Tests put theirs here before the first communicator; NULL: hoccl_transport_choose. */
+/* Tests put theirs here before the first communicator; NULL: hoccl_transport_choose. Slots on another GPU too are for
+ * tests so far: no transport here registers such memory, or makes the flush that some GPUs want behind a NIC's writes. */
 extern const struct hoccl_transport *hoccl_wire_transport;
+extern enum hoccl_pool_place hoccl_wire_place;
 
 /* The GPU's endpoint, at the first call; its absence is no error, `card` is empty then. Under the GPU table's lock. */
 HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu);

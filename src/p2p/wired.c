@@ -49,8 +49,9 @@ static void say_path(struct hoccl_flow *f)
 {
     const struct hoccl_far *far = f->peer->far;
     char why[160];
-    snprintf(why, sizeof why, "it is on another node (%s): %s, %d lane%s, %u chunks on the way at most, slots in host memory",
-             f->peer->card.host, far->wire->transport->name, far->lanes, far->lanes == 1 ? "" : "s", far->ahead);
+    snprintf(why, sizeof why, "it is on another node (%s): %s, %d lane%s, %u chunks on the way at most, slots %s",
+             f->peer->card.host, far->wire->transport->name, far->lanes, far->lanes == 1 ? "" : "s", far->ahead,
+             far->wire->out.place == HOCCL_POOL_HOST ? "in host memory" : "on another GPU");
     hoccl_flow_say_path(f, why);
 }
 

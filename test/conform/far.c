@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/setting.h"
+#include "../gpu/kernels.h"
 #include "hoccl_cuda.h"
 #include "near.h"
 #include "p2p/wire.h"
@@ -536,6 +537,65 @@ static void test_come_and_go(void **state)
     assert_true(ranks_settle(descriptors, threads));
 }
 
+/* Slots on another GPU, carried by copy engines, while every thread slot of every SM is held: push, write, pull. */
+static void with_sms_held(struct rank *r)
+{
+    struct work w;
+    CUmodule module;
+    CUfunction hold;
+    CUstream k;
+    int sms = 0;
+    unsigned long long ns = 10000000000;
+    void *args[] = {&ns};
+    bool held = work_open(r, &w, (size_t)r->size * (4 * MIB)) && RANK_CUDA(r, cuModuleLoadData(&module, kernels_ptx)) &&
+                RANK_CUDA(r, cuModuleGetFunction(&hold, module, "hold")) &&
+                RANK_CUDA(r, cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, r->rank)) &&
+                RANK_CUDA(r, cuStreamCreate(&k, CU_STREAM_NON_BLOCKING));
+    size_t n = sizeof sizes / sizeof *sizes, row = sizes[n - 1] + 67;
+    memset(w.host, 0, w.room);
+    for (int p = 0; p < r->size; p++)
+        memcpy(w.host + (size_t)p * row + 1, message(r->rank, p, 7), sizes[n - 1]);
+    RANK_CUDA(r, cuMemcpyHtoD(w.out, w.host, w.room));
+    RANK_CUDA(r, cuStreamSynchronize(NULL));
+    pthread_barrier_wait(&meeting);
+    if (held)
+        RANK_CUDA(r, cuLaunchKernel(hold, (unsigned)sms * 2, 1, 1, 1024, 1, 1, 0, k, args, NULL));
+    pthread_barrier_wait(&meeting);
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int d = 1; d < r->size; d++) {
+            int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + (size_t)to * row + 1), sizes[i], HOCCL_BYTE, to, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)from * row + 1), sizes[i], HOCCL_BYTE, from, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+    }
+    RANK_TRUE(r, cuStreamQuery(k) == CUDA_ERROR_NOT_READY); /* else it has proved nothing */
+    RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+    for (int p = 0; p < r->size; p++)
+        if (p != r->rank)
+            same(r, w.host + (size_t)p * row + 1, message(p, r->rank, 7), sizes[n - 1], p);
+    RANK_CUDA(r, cuStreamSynchronize(k));
+    work_close(r, &w);
+}
+
+static void test_slots_on_gpus(void **state)
+{
+    uint64_t before = 0, after = 0;
+    (void)state;
+    near = (struct near_weather){.on_gpu = true};
+    hoccl_wire_place = HOCCL_POOL_GPU;
+    bool told = hoccl_cuda_sm_work(&before);
+    run(2, "2", all_sizes, NULL, false);
+    run(3, "1+2", all_sizes, NULL, false);
+    if (told && hoccl_cuda_sm_work(&after))
+        assert_int_equal(before, after);
+    run(2, "2", with_sms_held, NULL, false);
+    near = (struct near_weather){0};
+    hoccl_wire_place = HOCCL_POOL_HOST;
+}
+
 static void cannot_start(struct rank *r)
 {
     HOCCL_Comm comm;
@@ -558,7 +618,7 @@ int main(void)
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
-        cmocka_unit_test(test_come_and_go),
+        cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_slots_on_gpus),
     };
     make_noise();
     ranks_environment(8);

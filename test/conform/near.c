@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/list.h"
 
+#include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,6 +125,41 @@ static void break_both(struct hoccl_connection *c)
     break_one(c->peer);
 }
 
+static void need(CUresult r, const char *what)
+{
+    if (!r)
+        return;
+    fprintf(stderr, "near: %s: CUresult %d\n", what, (int)r);
+    abort();
+}
+
+/* By the engine of the GPU that the bytes are on: a push to the other one's memory. */
+static void copy_by_engine(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    static CUstream streams[16];
+    int device;
+    CUcontext context;
+    need(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, from), "whose memory");
+    if (device >= (int)(sizeof streams / sizeof *streams))
+        abort();
+    need(cuDevicePrimaryCtxRetain(&context, device), "a context");
+    need(cuCtxSetCurrent(context), "a context");
+    if (!streams[device])
+        need(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING), "a stream");
+    need(cuMemcpyDtoDAsync(to, from, bytes, streams[device]), "a copy");
+    need(cuStreamSynchronize(streams[device]), "a copy");
+}
+
+/* Every GPU may touch it. */
+static void let_in(CUdeviceptr address, size_t bytes)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    int n;
+    need(cuDeviceGetCount(&n), "devices");
+    for (access.location.id = 0; access.location.id < n; access.location.id++)
+        need(cuMemSetAccess(address, bytes, &access, 1), "access");
+}
+
 static void deliver(struct parcel *p)
 {
     struct hoccl_connection *c = p->from, *peer = c->peer;
@@ -135,7 +171,11 @@ static void deliver(struct parcel *p)
     }
     if (p->is_write) {
         const struct hoccl_write *w = &p->write;
-        memcpy((char *)(uintptr_t)w->to.address + w->to_offset, (char *)(uintptr_t)w->from->key.address + w->offset, w->bytes);
+        uint64_t to = w->to.address + w->to_offset, from = w->from->key.address + w->offset;
+        if (near.on_gpu)
+            copy_by_engine(to, from, w->bytes);
+        else
+            memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, w->bytes);
         c->lane[p->lane].writes++;
         c->lane[p->lane].bytes += w->bytes;
         c->lane[p->lane].flight--;
@@ -368,6 +408,8 @@ static int near_lane_counts(const struct hoccl_connection *c, struct hoccl_lane_
 static HOCCL_Result near_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)
 {
     (void)e;
+    if (near.on_gpu)
+        let_in((CUdeviceptr)(uintptr_t)source->address, source->bytes);
     *region = (struct hoccl_region){.key = {(uint64_t)(uintptr_t)source->address, KEY}};
     return HOCCL_SUCCESS;
 }
