@@ -407,23 +407,33 @@ static HOCCL_Result attach(struct opening *o)
     return r;
 }
 
+/* The first error counts, with its text. */
+static void note(HOCCL_Result *first, char *text, HOCCL_Result r)
+{
+    if (*first || !r)
+        return;
+    *first = r;
+    snprintf(text, HOCCL_ERROR_TEXT, "%s", hoccl_error_text());
+}
+
 /* A rank that fails on the way still goes as far as it takes to tell the others. */
 static HOCCL_Result meet_everyone(struct opening *o)
 {
     char text[HOCCL_ERROR_TEXT];
-    HOCCL_Result r = join_boards(o);
+    HOCCL_Result r = join_boards(o), first = HOCCL_SUCCESS;
     if (!r)
         r = connect_node(o);
-    snprintf(text, sizeof text, "%s", hoccl_error_text());
-    HOCCL_Result abroad = go_abroad(o, r);
-    if (!abroad)
-        abroad = attach(o);
-    if (!abroad)
-        abroad = hoccl_abroad_meet(o->comm, r && HOCCL_REFUSAL < hoccl_settings.init_timeout ? HOCCL_REFUSAL : hoccl_settings.init_timeout,
-                                   check_boot, o->boot);
-    if (r)
-        hoccl_fail_again(r, text);
-    return agree(o, r ? r : abroad);
+    note(&first, text, r);
+    note(&first, text, go_abroad(o, first));
+    r = attach(o);
+    note(&first, text, r);
+    if (!r) {
+        uint64_t limit = first && HOCCL_REFUSAL < hoccl_settings.init_timeout ? HOCCL_REFUSAL : hoccl_settings.init_timeout;
+        note(&first, text, hoccl_abroad_meet(o->comm, limit, check_boot, o->boot));
+    }
+    if (first)
+        hoccl_fail_again(first, text);
+    return agree(o, first);
 }
 
 static HOCCL_Result open_steps(struct opening *o)
@@ -451,8 +461,10 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
     if (r)
         return r;
     r = open_steps(&o);
-    if (!r)
+    if (!r) {
+        hoccl_gpu_settle(o.comm->gpu);
         say_what_was_chosen(&o);
+    }
     hoccl_listener_close(&o.listener);
     free(o.cards);
     if (r) {

@@ -84,7 +84,8 @@ static HOCCL_Result open_pools(struct hoccl_wire *w)
 
 HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
 {
-    if (wire->open)
+    hoccl_publish(&wire->open, 1);
+    if (wire->equipped)
         return HOCCL_SUCCESS;
     HOCCL_Result r = open_pools(wire);
     if (r)
@@ -98,7 +99,7 @@ HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
         wire->transport->region_remove(wire->endpoint, &wire->out.region);
         return r;
     }
-    hoccl_publish(&wire->open, 1);
+    wire->equipped = true;
     return HOCCL_SUCCESS;
 }
 
@@ -106,11 +107,12 @@ void hoccl_wire_close(struct hoccl_wire *wire)
 {
     if (!wire || !wire->endpoint)
         return;
-    if (wire->open) {
+    if (wire->equipped) {
         wire->transport->region_remove(wire->endpoint, &wire->out.region);
         wire->transport->region_remove(wire->endpoint, &wire->in.region);
     }
     wire->open = 0;
+    wire->equipped = false;
     wire->transport->close(wire->endpoint);
     wire->endpoint = NULL;
 }

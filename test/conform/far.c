@@ -596,6 +596,31 @@ static void test_slots_on_gpus(void **state)
     hoccl_wire_place = HOCCL_POOL_HOST;
 }
 
+/* Registration fails on one rank: every rank fails, at once and with its text. */
+static void one_cannot(struct rank *r)
+{
+    HOCCL_Comm comm;
+    HOCCL_Result e = HOCCL_CommInitRank(&comm, r->size, r->id, r->rank);
+    RANK_TRUE(r, e == HOCCL_ERR_MEMORY || e == HOCCL_ERR_BOOTSTRAP);
+    if (!RANK_TRUE(r, strstr(HOCCL_GetLastError(), "the test lets this region not be registered")))
+        printf("rank %d: %s\n", r->rank, HOCCL_GetLastError());
+    __atomic_add_fetch(&outcomes[e == HOCCL_ERR_MEMORY], 1, __ATOMIC_RELAXED);
+}
+
+static void test_one_cannot(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n <= 6; n++) {
+        outcomes[0] = outcomes[1] = 0;
+        near = (struct near_weather){.fail_region = n};
+        run(3, "3", one_cannot, NULL, true);
+        assert_int_equal(outcomes[0], 2);
+        assert_int_equal(outcomes[1], 1);
+    }
+    near = (struct near_weather){0};
+    run(3, "3", all_sizes, NULL, false);
+}
+
 static void cannot_start(struct rank *r)
 {
     HOCCL_Comm comm;
@@ -617,7 +642,7 @@ int main(void)
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_weather), cmocka_unit_test(test_wrap),
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
+        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint), cmocka_unit_test(test_one_cannot),
         cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_slots_on_gpus),
     };
     make_noise();
