@@ -285,8 +285,26 @@ case_killed() {
     says 0 'rank 1 (there).*its process has ended'
 }
 
+# A process that is stopped for longer than a vanished one would be noticed is not gone.
+case_stopped() {
+    fresh
+    start node1 0 2 idle HOCCL_TIMEOUT=4 HOCCL_NIC=eth0
+    start node2 1 2 idle HOCCL_TIMEOUT=4 HOCCL_NIC=eth0
+    both_are idle
+    kill -STOP "$(cat "$folder/pid.1")"
+    sleep 3
+    [ -e "/proc/$(cat "$folder/pid.0")" ] || complain "rank 0 has given up"
+    kill -CONT "$(cat "$folder/pid.1")"
+    sleep 1
+    kill -9 "$(cat "$folder/pid.1")"
+    wait "${pids[1]}"
+    pids=("${pids[0]}")
+    finish
+    says 0 'its process has ended'
+}
+
 all="two three mpirun six_only small_mtu slow decoys another_process wrong_name named firewall ports_taken link_down
-own_link_down blackhole killed"
+own_link_down blackhole killed stopped"
 hosts_up 3 || exit 1
 # shellcheck disable=SC2048 # words
 for case in ${*:-$all}; do
