@@ -260,6 +260,8 @@ static HOCCL_Result tcp_join(struct hoccl_connection *c, const struct hoccl_endp
 static void set_options(int fd, int socket)
 {
     uint64_t t = hoccl_settings.timeout / HOCCL_MS;
+    if (t > 24 * 3600 * 1000)
+        t = 24 * 3600 * 1000; /* what the options can hold */
     int one = 1, user = (int)(socket ? t : t / 3), idle = t > 16000 ? (int)(t / 8000) : 2, probes = 9;
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user, sizeof user);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);

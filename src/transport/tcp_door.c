@@ -353,6 +353,11 @@ static void look_at_strangers(struct tcp_door *door, uint64_t now)
     }
 }
 
+uint64_t hoccl_tcp_door_due(const struct tcp_door *door)
+{
+    return !hoccl_list_empty(&door->told) && tcp_news_room(door->loop->news, 1) ? 0 : door->due;
+}
+
 void hoccl_tcp_door_step(struct tcp_door *door)
 {
     uint64_t now = hoccl_now();
