@@ -204,6 +204,7 @@ static HOCCL_Result join_boards(struct opening *o)
         peer->board_bytes = (size_t)o->cards[p].board_bytes;
         peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process;
         peer->rank = p;
+        peer->uuid = o->cards[p].uuid;
         peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
         peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
         if (p == c->rank)

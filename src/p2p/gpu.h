@@ -10,6 +10,8 @@
 #include "p2p/submitter.h"
 #include "stream/gate.h"
 
+#define HOCCL_GPU_STAGES 2
+
 struct hoccl_gpu {
     struct hoccl_list link; /* in the process's table */
     int users;              /* communicators; under the table's lock */
@@ -21,7 +23,8 @@ struct hoccl_gpu {
     struct hoccl_engine engine[HOCCL_DIRECTIONS];
     struct hoccl_mappings mappings;
     struct hoccl_exports exports;
-    struct hoccl_stage stage; /* on another GPU of this process, for copies within this one; other = -1: there is none */
+    struct hoccl_stage stage[HOCCL_GPU_STAGES]; /* on other GPUs of this process: a peer can be on one of them; other = −1:
+                                                   there is none */
     void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
 };
 

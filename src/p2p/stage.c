@@ -29,6 +29,8 @@ void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *
                  .bytes = HOCCL_GPU_STAGE_SLOTS * HOCCL_GPU_STAGE_BYTES},
         .free = (1u << HOCCL_GPU_STAGE_SLOTS) - 1,
     };
+    if (other >= 0 && hoccl_driver.DeviceGetUuid(&stage->view.uuid, other))
+        stage->view.other = -1;
 }
 
 unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots)
@@ -53,10 +55,9 @@ size_t hoccl_stage_slot_bytes(enum hoccl_stage_kind kind)
     return kind == HOCCL_STAGE_GPU ? HOCCL_GPU_STAGE_BYTES : HOCCL_STAGE_BYTES;
 }
 
-CUdeviceptr hoccl_stage_address(const struct hoccl_stage_view *view, unsigned slot)
+CUdeviceptr hoccl_stage_base(const struct hoccl_stage_view *view)
 {
-    CUdeviceptr base = view->kind == HOCCL_STAGE_GPU ? view->memory.address : (CUdeviceptr)(uintptr_t)view->host;
-    return base + slot * hoccl_stage_slot_bytes(view->kind);
+    return view->kind == HOCCL_STAGE_GPU ? view->memory.address : (CUdeviceptr)(uintptr_t)view->host;
 }
 
 /* Reserve first: memory that is missing is an error here and not a SIGBUS later. Ranks of one process share a mapping,
@@ -72,12 +73,21 @@ static CUresult prepare_host(struct hoccl_stage_view *v)
     return r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : r;
 }
 
+static CUresult prepare_gpu(struct hoccl_stage_view *v)
+{
+    CUpointer_attribute id = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    void *key = &v->key;
+    if (hoccl_device_memory_open(v->device, v->other, v->bytes, &v->memory))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = hoccl_driver.PointerGetAttributes(1, &id, &key, v->memory.address);
+    if (r)
+        hoccl_device_memory_close(&v->memory);
+    return r;
+}
+
 void hoccl_stage_view_prepare(struct hoccl_stage_view *view)
 {
-    if (view->kind == HOCCL_STAGE_HOST)
-        view->result = prepare_host(view);
-    else
-        view->result = hoccl_device_memory_open(view->device, view->other, view->bytes, &view->memory) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    view->result = view->kind == HOCCL_STAGE_HOST ? prepare_host(view) : prepare_gpu(view);
     hoccl_publish(&view->state, view->result ? HOCCL_STAGE_FAILED : HOCCL_STAGE_READY);
 }
 

@@ -10,6 +10,23 @@ for ranks in 1 2 3; do
 done
 HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu pass 120 3 "$paths" --sm
 HOCCL_EMU_DEVICES=2 HOCCL_DEVICE=emu pass 120 4 "$paths" --sm
+# Slots on a GPU that is neither end's, where there is one; whatever fails of it, at either end, host memory does it.
+third="on a GPU that is neither end's"
+export HOCCL_DEVICE=emu
+HOCCL_EMU_DEVICES=3 HOCCL_DEBUG=info pass 120 2 "$paths" --sm
+[ "$(grep -c "$third" "$work/output")" = 2 ] || complain "no staging on the third GPU"
+HOCCL_EMU_DEVICES=2 HOCCL_DEBUG=info pass 120 2 "$paths" --sm
+! grep "$third" "$work/output" || complain "two GPUs, and staging on a third"
+HOCCL_EMU_DEVICES=2 HOCCL_DEBUG=info pass 120 4 "$paths" --sm
+grep -q "$third" "$work/output" || complain "two ranks on a GPU do not use the other one"
+for fault in cuMemImportFromShareableHandle#1 cuMemImportFromShareableHandle#1+ cuMemExportToShareableHandle#1 \
+    cuMemExportToShareableHandle#1+; do
+    HOCCL_EMU_FAULT=$fault=CUDA_ERROR_NOT_SUPPORTED HOCCL_DEBUG=info pass 120 2 "$paths" --sm
+    grep -q 'third GPU.*host memory instead' "$work/output" || complain "$fault: no word of it"
+done
+HOCCL_EMU_FAULT=cuIpcOpenMemHandle#1+=CUDA_ERROR_NOT_SUPPORTED HOCCL_DEBUG=info pass 120 2 "$paths" --sm
+grep -q 'the receiver could not open' "$work/output" || complain "no pull that failed"
+unset HOCCL_DEVICE
 # Sequence numbers that wrap: every counter begins near 2^31, then near 2^32 (B17).
 HOCCL_TEST_SEQUENCE=2147483640 pass 120 2 "$paths"
 HOCCL_TEST_SEQUENCE=4294967290 pass 120 2 "$paths"
