@@ -242,7 +242,7 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
                            : barred          ? "HOCCL_GATE=push keeps the engines between GPUs for gates"
-                           : closed          ? "the driver does not let the two GPUs access one another"
+                           : closed          ? "the two GPUs cannot access one another"
                            : !apart          ? "a buffer is pinned host memory"
                                              : "its buffer cannot be opened by another process");
     hoccl_flow_offer(gpu, f);

@@ -68,7 +68,7 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
     }
     hoccl_exports_open(&g->exports);
     for (int i = 0; i < HOCCL_GPU_STAGES; i++)
-        hoccl_stage_init_gpu(&g->stage[i], &g->device, other_gpu(&g->device, i));
+        hoccl_stage_init_gpu(&g->stage[i], &g->device, other_gpu(&g->device, i), &g->gate, &g->flags);
     g->ready = true;
     return HOCCL_SUCCESS;
 }

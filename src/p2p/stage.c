@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "p2p/stage.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "p2p/reach.h"
 #include "stream/parking.h"
 
 #include <errno.h>
@@ -22,10 +24,11 @@ void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd)
     };
 }
 
-void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other)
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
+                          const struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
 {
     *stage = (struct hoccl_stage){
-        .view = {.kind = HOCCL_STAGE_GPU, .fd = -1, .device = device, .other = other,
+        .view = {.kind = HOCCL_STAGE_GPU, .fd = -1, .device = device, .other = other, .gate = gate, .flags = flags,
                  .bytes = HOCCL_GPU_STAGE_SLOTS * HOCCL_GPU_STAGE_BYTES},
         .free = (1u << HOCCL_GPU_STAGE_SLOTS) - 1,
     };
@@ -73,6 +76,21 @@ static CUresult prepare_host(struct hoccl_stage_view *v)
     return r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : r;
 }
 
+/* Do bytes that are pushed there come back? */
+static bool reached(const struct hoccl_stage_view *v)
+{
+    struct hoccl_reach reach;
+    uint32_t first = (uint32_t)(hoccl_now() % HOCCL_REACH_FIRSTS);
+    bool tried = hoccl_reach_open(&reach, v->device, v->gate, v->flags, 1) && hoccl_reach_try(&reach, first, v->memory.address, 0);
+    bool lost = tried && !hoccl_reach_right(&reach, 0, first);
+    hoccl_reach_close(&reach);
+    if (lost)
+        hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "
+                  "access it: host memory is used instead. An IOMMU or PCIe access control (ACS) may be in the way",
+                  v->device->pci, v->other);
+    return !lost;
+}
+
 static CUresult prepare_gpu(struct hoccl_stage_view *v)
 {
     CUpointer_attribute id = CU_POINTER_ATTRIBUTE_BUFFER_ID;
@@ -80,6 +98,8 @@ static CUresult prepare_gpu(struct hoccl_stage_view *v)
     if (hoccl_device_memory_open(v->device, v->other, v->bytes, &v->memory))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = hoccl_driver.PointerGetAttributes(1, &id, &key, v->memory.address);
+    if (!r && !reached(v))
+        r = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (r)
         hoccl_device_memory_close(&v->memory);
     return r;

@@ -14,6 +14,7 @@
 
 #include "device/device.h"
 #include "p2p/mailbox.h"
+#include "stream/gate.h"
 
 enum hoccl_stage_kind { HOCCL_STAGE_HOST, HOCCL_STAGE_GPU };
 
@@ -30,6 +31,8 @@ struct hoccl_stage_view {
     const struct hoccl_device *device;
     int other;          /* GPU: ordinal of the GPU it is on; −1: there is none */
     CUuuid uuid;        /* GPU: that GPU's */
+    const struct hoccl_gate *gate;   /* GPU: with the next one, to see whether bytes arrive there (reach.h) */
+    struct hoccl_flag_pool *flags;
     uint64_t key;       /* GPU: the driver's id of the memory, by which other processes know it; submitter, before READY */
     struct hoccl_device_memory memory; /* GPU */
 };
@@ -44,7 +47,8 @@ struct hoccl_stage {
 #define HOCCL_GPU_STAGE_SLOTS 8
 
 void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd);
-void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other);
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
+                          const struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 
 /* Take up to `most` slots; the number taken, 0 if none is free. */
 unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots);

@@ -139,6 +139,15 @@ static HOCCL_Result open_third(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUde
     return HOCCL_SUCCESS;
 }
 
+/* Both ends have the same GPU object: its staging of that key. */
+static struct hoccl_stage_view *shared_view(struct hoccl_gpu *gpu, uint64_t key)
+{
+    for (int i = 1; i < HOCCL_GPU_STAGES; i++)
+        if (hoccl_observe(&gpu->stage[i].view.state) == HOCCL_STAGE_READY && gpu->stage[i].view.key == key)
+            return &gpu->stage[i].view;
+    return &gpu->stage[0].view;
+}
+
 /* The receiver has given slots: see that they are usable here, then take note. */
 static HOCCL_Result take_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
@@ -152,7 +161,7 @@ static HOCCL_Result take_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool
     if (third) {
         r = open_third(gpu, f, &base);
     } else {
-        f->view = where == HOCCL_STAGE_GPU ? &gpu->stage[0].view : &f->peer->view;
+        f->view = where == HOCCL_STAGE_GPU ? shared_view(gpu, s->receipt.key) : &f->peer->view;
         uint32_t state = prepare(gpu, f->view);
         if (state == HOCCL_STAGE_FAILED)
             return not_had(f);

@@ -20,7 +20,7 @@ HOCCL_EMU_DEVICES=1 pass 100 4 "$multi/random" 40 52
 
 echo "-- B53: GPUs that cannot access one another, nor open one another's memory"
 HOCCL_EMU_P2P=0 HOCCL_DEBUG=info pass 100 2 "$multi/random" 40 53
-grep -q 'staged: the driver does not let' "$work/output" || complain "no line says that data is staged, and why"
+grep -q 'staged: the two GPUs cannot access one another' "$work/output" || complain "no line says that data is staged, and why"
 
 echo "-- B55: /dev/shm of 1 MiB"
 if namespaces -m; then
