@@ -122,6 +122,13 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
     return r;
 }
 
+void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap)
+{
+    gpu->resumed = hoccl_now();
+    hoccl_log(HOCCL_LOG_INFO, "this process has not run for %llu ms: that does not count as standing still",
+              (unsigned long long)(gap / HOCCL_MS));
+}
+
 static void free_memory(struct hoccl_gpu *g)
 {
     bool pushed = false;
