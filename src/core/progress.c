@@ -80,10 +80,13 @@ static bool accept_new(struct hoccl_comm *comm)
     return true;
 }
 
+/* Receives first: each of their grants is what a peer waits for. */
 static void start(struct hoccl_comm *comm, struct hoccl_op *op)
 {
-    for (int i = 0; i < op->flows; i++)
-        hoccl_list_append(&comm->running, &op->flow[i].link);
+    for (int sends = 0; sends < 2; sends++)
+        for (int i = 0; i < op->flows; i++)
+            if (op->flow[i].is_send == (sends == 1))
+                hoccl_list_append(&comm->running, &op->flow[i].link);
 }
 
 static bool watch_streams(struct hoccl_comm *comm)

@@ -98,6 +98,14 @@ HOCCL_Result hoccl_direct_dispatch(struct hoccl_gpu *gpu, struct hoccl_flow *flo
     return HOCCL_SUCCESS;
 }
 
+/* A mapping that is open already, as most are, is used at once. */
+static void begin(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    f->state = HOCCL_FLOW_OPENING;
+    if (hoccl_observe(&f->mapping->state) == HOCCL_MAPPING_OPEN)
+        start(gpu, f, f->mapping->address);
+}
+
 /* ---- both paths -------------------------------------------------------------------------------------------------- */
 
 HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, enum hoccl_path path, bool *moved)
@@ -109,8 +117,9 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
     *moved = true;
     if (kind == HOCCL_MEMORY_RANGE) {
         flow->mapping = hoccl_mapping_find(&gpu->mappings, flow->peer->card.process, s->grant.buffer);
-        flow->state = HOCCL_FLOW_OPENING;
-        if (!flow->mapping)
+        if (flow->mapping)
+            begin(gpu, flow);
+        else
             ask(flow);
         return HOCCL_SUCCESS;
     }
@@ -121,7 +130,7 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
     HOCCL_Result r = hoccl_mapping_get(&gpu->mappings, flow->peer->card.process, push ? s->grant.buffer : s->offer.buffer,
                                        push ? &s->grant_memory : &s->offer_memory, &flow->mapping);
     if (!r && flow->mapping) {
-        flow->state = HOCCL_FLOW_OPENING;
+        begin(gpu, flow);
         return r;
     }
     flow->path = HOCCL_PATH_NONE; /* the submitter's ring is full: the same again at the next step */
