@@ -18,6 +18,10 @@ namespaces() {
 echo "-- B52: four ranks on one GPU"
 HOCCL_EMU_DEVICES=1 pass 100 4 "$multi/random" 40 52
 
+echo "-- the GPU memory that HOCCL holds, with everything that it stages on GPUs"
+HOCCL_EMU_MACHINE=places.$$ HOCCL_EMU_DEVICES=2 pass 60 2 "$top_builddir/test/gpu/memory" 64M
+HOCCL_EMU_MACHINE=places.$$ HOCCL_EMU_DEVICES=3 pass 60 3 "$top_builddir/test/gpu/memory" 96M
+
 echo "-- B53: GPUs that cannot access one another, nor open one another's memory"
 HOCCL_EMU_P2P=0 HOCCL_DEBUG=info pass 100 2 "$multi/random" 40 53
 grep -q 'staged: the two GPUs cannot access one another' "$work/output" || complain "no line says that data is staged, and why"
