@@ -19,7 +19,7 @@
  * stopped under its lock, so nothing touches a region any more.
  *
  * A peer that vanishes: socket 0 says something at least every HOCCL_TIMEOUT / 16, so a peer whose kernel acknowledges
- * nothing of it for three eighths of HOCCL_TIMEOUT is gone, idle or not (tcp_lane.c). What is not acknowledged on a lane for
+ * nothing more at five such looks in a row is gone, idle or not (tcp_lane.c). What is not acknowledged on a lane for
  * HOCCL_TIMEOUT breaks it too (TCP_USER_TIMEOUT). A process that is stopped is not gone: its kernel acknowledges. */
 #define _GNU_SOURCE
 #include "transport/tcp.h"

@@ -27,10 +27,10 @@
 #define BATCH 8
 #define READS 4                  /* calls of recvmsg in a step */
 #define PIECE ((uint64_t)1 << 20)
-#define SILENT 6                 /* looks, of which there are TCP_LOOKS in the life of a peer */
+#define SILENT 5                 /* looks, of which there are TCP_LOOKS in the life of a peer */
 #define HEAD sizeof(struct tcp_frame)
 
-_Static_assert(SILENT + 2 <= TCP_LOOKS, "in time");
+_Static_assert(SILENT + 3 <= TCP_LOOKS, "one to say something, one for what happens just after a look, one to spare");
 _Static_assert(BATCH + READS + 1 <= TCP_NEWS_STEP, "news of a step");
 
 /* ---- telling ----------------------------------------------------------------------------------------------------- */
