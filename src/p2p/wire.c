@@ -73,7 +73,7 @@ static HOCCL_Result open_pools(struct hoccl_wire *w)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
     const struct hoccl_device *device = &w->gpu->device;
-    int other = w->gpu->stage.view.other;
+    int other = w->gpu->stage[0].view.other;
     enum hoccl_pool_place place = other < 0 ? HOCCL_POOL_HOST : hoccl_wire_place;
     if (!hoccl_pool_is_open(&w->out))
         r = hoccl_pool_open(&w->out, device, place, other, "what is sent to other nodes");
@@ -537,7 +537,8 @@ void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now)
         struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
         next = l->next;
         bool waits = far->writing || !hoccl_list_empty(&far->filled);
-        if (waits && now > far->moved_at && now - far->moved_at > hoccl_settings.timeout)
+        uint64_t last = far->moved_at > wire->gpu->resumed ? far->moved_at : wire->gpu->resumed;
+        if (waits && now > last && now - last > hoccl_settings.timeout)
             hoccl_far_broken(far, "the network has not taken anything for %llu s (HOCCL_TIMEOUT), and %u chunks wait for it: the "
                              "peer's process may have been stopped, or its host", (unsigned long long)(hoccl_settings.timeout / HOCCL_S),
                              far->writing);
