@@ -8,8 +8,9 @@
 #   OUT     takes nccl_tests.json, nccl_tests.txt and the output of what failed (default: .)
 # HOCCL_LIB  the folder of HOCCL's libnccl.so.2 and libhoccl.so.0 (default: build/.libs of this tree)
 # NCCL_LIB   the folder of NCCL's libnccl.so.2; without it PyTorch's is looked for, then the system's
-# LIMIT      seconds; what would begin later is not run, and that is a failure (170)
-# PARTS      of: refusals types threads mpi figures large (all)
+# LIMIT      seconds; what would begin later is not run, and that is a failure (150)
+# JOBS       how many runs at a time where nothing is timed (3)
+# PARTS      of: refusals types figures mpi threads large (all)
 #
 #   part      how            options                         what it shows
 #   types     -g 2           -d all -R 2 -c 1                one thread, two GPUs; windows; every type, in and out of place
@@ -25,10 +26,9 @@ set -u
 folder=${1:-} out=${2:-.}
 here=$(cd "$(dirname "$0")" && pwd)
 hoccl_lib=${HOCCL_LIB:-$here/../../build/.libs}
-limit=${LIMIT:-170}
+limit=${LIMIT:-150} jobs=${JOBS:-3}
 parts=${PARTS:-refusals types figures mpi threads large}
 all_tests="sendrecv all_gather alltoall alltoallv gather scatter broadcast hypercube"
-failed=0 passed=0
 
 skip() {
     echo "SKIP: $*"
@@ -46,6 +46,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+scratch=$work # of one run: stdout, stderr
+: >"$work/verdicts"
 
 # ---- The two libraries -------------------------------------------------------------------------------------------
 
@@ -76,12 +78,15 @@ find_nccl() {
 
 gather_hoccl
 nccl_lib=$(find_nccl)
+missing=$(LD_LIBRARY_PATH=$work/hoccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ldd "$work/hoccl/libnccl.so.2" "$folder/sendrecv_perf" 2>/dev/null |
+    awk '/not found/ { print $1 }' | sort -u | tr '\n' ' ')
+[ -z "$missing" ] || { echo "FAIL: this machine has no $missing, which HOCCL or nccl-tests needs"; exit 1; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export HOCCL_TIMEOUT=${HOCCL_TIMEOUT:-6} HOCCL_WAIT_TIMEOUT=${HOCCL_WAIT_TIMEOUT:-20} HOCCL_INIT_TIMEOUT=${HOCCL_INIT_TIMEOUT:-30}
 
 # ---- Running -----------------------------------------------------------------------------------------------------
 
-# run LIBRARY HOW TEST OPTIONS…: stdout to $work/stdout, stderr to $work/stderr; its status. HOW is g2, t2 or mpi.
+# run LIBRARY HOW TEST OPTIONS…: stdout to $scratch/stdout, stderr to $scratch/stderr; its status. HOW is g2, t2 or mpi.
 run() {
     local library=$1 how=$2 test=$3 path
     local command=()
@@ -93,12 +98,12 @@ run() {
     t2) command=("$folder/${test}_perf" -t 2 -g 1) ;;
     mpi) command=(mpirun --bind-to none -np 2 -x "LD_LIBRARY_PATH=$path" -x HOCCL_DEBUG -x HOCCL_TIMEOUT "$folder/${test}_perf_mpi" -g 1) ;;
     esac
-    HOCCL_DEBUG=info LD_LIBRARY_PATH=$path timeout -k 2 45 "${command[@]}" "$@" >"$work/stdout" 2>"$work/stderr" </dev/null
+    HOCCL_DEBUG=info LD_LIBRARY_PATH=$path timeout -k 2 45 "${command[@]}" "$@" >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
 }
 
 # The operations that HOCCL has done in the last run, all processes together; of a kind, or of all without one.
 operations() {
-    sed -n 's/.*NCCL operations done by HOCCL: /all /p' "$work/stderr" "$work/stdout" | tr -s ',;' '\n' |
+    sed -n 's/.*NCCL operations done by HOCCL: /all /p' "$scratch/stderr" "$scratch/stdout" | tr -s ',;' '\n' |
         awk -v kind="${1:-all}" '$1 == kind { sum += $2 } END { print sum + 0 }'
 }
 
@@ -112,7 +117,7 @@ kind_of() {
 
 # The rows of the last run.
 rows() {
-    awk '/^ +[0-9]+ +[0-9]+ / && NF >= 11' "$work/stdout"
+    awk '/^ +[0-9]+ +[0-9]+ / && NF >= 11' "$scratch/stdout"
 }
 
 # judge STATUS LIBRARY TEST ROWS CHECKED: what is wrong with the last run, a line each.
@@ -146,10 +151,14 @@ say() {
     echo "$*" | tee -a "$out/nccl_tests.txt"
 }
 
+verdict() {
+    echo "$1" >>"$work/verdicts"
+}
+
 late() {
     if [ $SECONDS -ge "$limit" ]; then
         say "NOT RUN  $*: $limit s are over"
-        failed=$((failed + 1))
+        verdict failed
         return 0
     fi
     return 1
@@ -163,7 +172,7 @@ attempt() {
     ! late "$name" || return 0
     if [ ! -x "$folder/${test}_perf$([ "$how" != mpi ] || echo _mpi)" ]; then
         say "FAIL     $name: the program is not in the folder"
-        failed=$((failed + 1))
+        verdict failed
         return 0
     fi
     begin=$SECONDS
@@ -172,15 +181,15 @@ attempt() {
     faults=$(judge $status "$library" "$test" "$wanted" "$checked")
     record "$part" "$library" "$how" "$test" "$*"
     if [ -z "$faults" ]; then
-        passed=$((passed + 1))
+        verdict passed
         say "pass     $name: $(operations) operations by HOCCL, $((SECONDS - begin)) s"
         return 0
     fi
-    failed=$((failed + 1))
+    verdict failed
     say "FAIL     $name: $(tr '\n' ';' <<<"$faults") $((SECONDS - begin)) s"
-    { grep -hE 'NCCL failure|CUDA failure|error|HOCCL.*(error|warning)' "$work/stdout" "$work/stderr"; tail -q -n 5 "$work/stdout" "$work/stderr"; } |
+    { grep -hE 'NCCL failure|CUDA failure|error|HOCCL.*(error|warning)' "$scratch/stdout" "$scratch/stderr"; tail -q -n 5 "$scratch/stdout" "$scratch/stderr"; } |
         grep -v ': info: ' | awk '!seen[$0]++' | head -n 12 | sed 's/^/         /' | tee -a "$out/nccl_tests.txt"
-    cat "$work/stdout" "$work/stderr" >"$out/failed-$part-$library-$how-$test.txt"
+    cat "$scratch/stdout" "$scratch/stderr" >"$out/failed-$part-$library-$how-$test.txt"
     return 1
 }
 
@@ -191,52 +200,72 @@ refused() {
     ! late "refusals: $test $*" || return 0
     run hoccl "$how" "$test" "$@"
     status=$?
-    if [ $status != 0 ] && [ $status != 124 ] && grep -q -- "$text" "$work/stdout" "$work/stderr"; then
-        passed=$((passed + 1))
-        say "pass     refusals: $how, ${test}_perf $*: $(grep -h -- "$text" "$work/stdout" "$work/stderr" | head -n 1)"
+    if [ $status != 0 ] && [ $status != 124 ] && grep -q -- "$text" "$scratch/stdout" "$scratch/stderr"; then
+        verdict passed
+        say "pass     refusals: $how, ${test}_perf $*: $(grep -h -- "$text" "$scratch/stdout" "$scratch/stderr" | head -n 1)"
         return 0
     fi
-    failed=$((failed + 1))
+    verdict failed
     say "FAIL     refusals: $how, ${test}_perf $*: status $status, without the text: $text"
-    tail -q -n 5 "$work/stdout" "$work/stderr" | sed 's/^/         /' | tee -a "$out/nccl_tests.txt"
-    cat "$work/stdout" "$work/stderr" >"$out/failed-refusals-$test.txt"
+    tail -q -n 5 "$scratch/stdout" "$scratch/stderr" | sed 's/^/         /' | tee -a "$out/nccl_tests.txt"
+    cat "$scratch/stdout" "$scratch/stderr" >"$out/failed-refusals-$test.txt"
+}
+
+# beside COMMAND…: in the background, at most so many at a time. Nothing is timed there.
+beside() {
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+        wait -n
+    done
+    (
+        scratch=$(mktemp -d "$work/run.XXXXXX")
+        trap - EXIT
+        "$@"
+    ) &
 }
 
 # ---- The parts ---------------------------------------------------------------------------------------------------
 
 part_refusals() {
-    refused 'cannot be captured' g2 sendrecv -b 1K -e 1K -n 2 -G 1
-    refused 'needs SMs; reductions go to NCCL in a later part' g2 all_reduce -b 1K -e 1K -n 2
-    refused 'device interface' g2 alltoall -b 1K -e 1K -n 2 -R 2 -D 1
+    beside refused 'cannot be captured' g2 sendrecv -b 1K -e 1K -n 2 -G 1
+    beside refused 'needs SMs; reductions go to NCCL in a later part' g2 all_reduce -b 1K -e 1K -n 2
+    beside refused 'device interface' g2 alltoall -b 1K -e 1K -n 2 -R 2 -D 1
+    wait
 }
 
 # 8 B, 8 KiB, 8 MiB of 12 types.
 part_types() {
     local test
     for test in $all_tests; do
-        attempt types hoccl g2 "$test" 36 1 -b 8 -e 8M -f 1024 -n 2 -w 1 -c 1 -d all -R 2
+        beside attempt types hoccl g2 "$test" 36 1 -b 8 -e 8M -f 1024 -n 2 -w 1 -c 1 -d all -R 2
     done
+    wait
 }
 
 part_mpi() {
     local test
     if ! command -v mpirun >/dev/null || ldd "$folder/sendrecv_perf_mpi" 2>/dev/null | grep -q 'libmpi.*not found'; then
         say "NOT RUN  mpi: no mpirun, or no libmpi.so for $folder/sendrecv_perf_mpi"
-        failed=$((failed + 1))
+        verdict failed
         return
     fi
     for test in $all_tests; do
-        attempt mpi hoccl mpi "$test" 36 1 -b 8 -e 8M -f 1024 -n 2 -w 1 -c 1 -d all -R 0
+        beside attempt mpi hoccl mpi "$test" 36 1 -b 8 -e 8M -f 1024 -n 2 -w 1 -c 1 -d all -R 0
     done
+    wait
 }
 
 # Once more with every kernel loaded at the start, should the loading of one have been what failed.
+in_threads() {
+    attempt threads hoccl t2 "$1" 5 1 -b 8 -e 4M -f 26 -n 5 -w 1 -c 1 -R 1 ||
+        CUDA_MODULE_LOADING=EAGER attempt threads-eager hoccl t2 "$1" 5 1 -b 8 -e 4M -f 26 -n 5 -w 1 -c 1 -R 1
+}
+
 part_threads() {
     local test
     for test in $all_tests; do
-        attempt threads hoccl t2 "$test" 5 1 -b 8 -e 16M -f 38 -n 5 -w 1 -c 1 -R 1 ||
-            CUDA_MODULE_LOADING=EAGER attempt threads-eager hoccl t2 "$test" 5 1 -b 8 -e 16M -f 38 -n 5 -w 1 -c 1 -R 1
+        beside in_threads "$test"
     done
+    wait
 }
 
 part_figures() {
@@ -251,11 +280,13 @@ part_figures() {
 }
 
 part_large() {
-    local test
-    for test in all_gather broadcast alltoall; do
-        attempt large hoccl g2 "$test" 1 1 -b 256M -e 256M -n 3 -w 1 -c 1
-        attempt large hoccl t2 "$test" 1 1 -b 256M -e 256M -n 3 -w 1 -c 1
+    local test how
+    for how in g2 t2; do
+        for test in all_gather broadcast alltoall gather; do
+            beside attempt large hoccl $how "$test" 1 1 -b 256M -e 256M -n 3 -w 1 -c 1
+        done
     done
+    wait
 }
 
 # ---- The tables --------------------------------------------------------------------------------------------------
@@ -295,5 +326,5 @@ done
     echo ']'
 } >"$out/nccl_tests.json"
 [ ! -s "$work/json" ] || say "$(echo "busbw in GB/s"; tables)"
-say "$passed passed, $failed failed or not run, $SECONDS s"
-[ $failed = 0 ]
+say "$(grep -c passed "$work/verdicts") passed, $(grep -c failed "$work/verdicts") failed or not run, $SECONDS s"
+[ -s "$work/verdicts" ] && ! grep -q failed "$work/verdicts"
