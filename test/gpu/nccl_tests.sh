@@ -10,7 +10,7 @@
 # NCCL_LIB   the folder of NCCL's libnccl.so.2; without it PyTorch's is looked for, then the system's
 # LIMIT      seconds; what would begin later is not run, and that is a failure (150)
 # JOBS       how many runs at a time where nothing is timed (3)
-# PARTS      of: refusals types figures mpi threads large (all)
+# PARTS      of: refusals types figures mpi threads ways large (all)
 #
 #   part      how            options                         what it shows
 #   types     -g 2           -d all -R 2 -c 1                one thread, two GPUs; windows; every type, in and out of place
@@ -18,6 +18,7 @@
 #   threads   -t 2           -R 1 -c 1                       a thread a GPU; registered buffers
 #   figures   -t 2           -R 0 -c 0, 8 B … 1 GiB          busbw, NCCL and HOCCL in turn
 #   large     -t 2, -g 2     -c 1, 256 MiB                   bytes of long operations
+#   ways      preloaded      g2 and mpi                      LD_PRELOAD with NCCL on the library path
 #   refusals                 -G 1, all_reduce, -D 1          clear errors
 #
 # Every run on HOCCL must say at its end how many operations HOCCL has done, of the kind that the test is about, and no run
@@ -27,7 +28,7 @@ folder=${1:-} out=${2:-.}
 here=$(cd "$(dirname "$0")" && pwd)
 hoccl_lib=${HOCCL_LIB:-$here/../../build/.libs}
 limit=${LIMIT:-150} jobs=${JOBS:-3}
-parts=${PARTS:-refusals types figures mpi threads large}
+parts=${PARTS:-refusals types figures mpi threads ways large}
 all_tests="sendrecv all_gather alltoall alltoallv gather scatter broadcast hypercube"
 
 skip() {
@@ -86,17 +87,22 @@ export HOCCL_TIMEOUT=${HOCCL_TIMEOUT:-6} HOCCL_WAIT_TIMEOUT=${HOCCL_WAIT_TIMEOUT
 
 # ---- Running -----------------------------------------------------------------------------------------------------
 
-# run LIBRARY HOW TEST OPTIONS…: stdout to $scratch/stdout, stderr to $scratch/stderr; its status. HOW is g2, t2 or mpi.
+# run LIBRARY HOW TEST OPTIONS…: stdout to $scratch/stdout, stderr to $scratch/stderr; its status. LIBRARY is nccl, hoccl
+# (by the library path) or preloaded; HOW is g2, t2 or mpi.
 run() {
     local library=$1 how=$2 test=$3 path
-    local command=()
+    local command=() preload=()
     shift 3
     if [ "$library" = hoccl ]; then path=$work/hoccl; else path=$nccl_lib; fi
     path=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    if [ "$library" = preloaded ]; then
+        preload=(env "LD_PRELOAD=$work/hoccl/libnccl.so.2")
+        [ "$how" != mpi ] || preload=(-x "LD_PRELOAD=$work/hoccl/libnccl.so.2")
+    fi
     case $how in
-    g2) command=("$folder/${test}_perf" -t 1 -g 2) ;;
-    t2) command=("$folder/${test}_perf" -t 2 -g 1) ;;
-    mpi) command=(mpirun --bind-to none -np 2 -x "LD_LIBRARY_PATH=$path" -x HOCCL_DEBUG -x HOCCL_TIMEOUT "$folder/${test}_perf_mpi" -g 1) ;;
+    g2) command=("${preload[@]}" "$folder/${test}_perf" -t 1 -g 2) ;;
+    t2) command=("${preload[@]}" "$folder/${test}_perf" -t 2 -g 1) ;;
+    mpi) command=(mpirun --bind-to none -np 2 -x "LD_LIBRARY_PATH=$path" -x HOCCL_DEBUG -x HOCCL_TIMEOUT "${preload[@]}" "$folder/${test}_perf_mpi" -g 1) ;;
     esac
     HOCCL_DEBUG=info LD_LIBRARY_PATH=$path timeout -k 2 45 "${command[@]}" "$@" >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
 }
@@ -130,7 +136,7 @@ judge() {
         { n++; for (i = 0; i < 2; i++) { w = $(NF - 4 * i); if (w != "N/A" && w + 0 != 0) bad = bad " " $1 "/" $3 ":" w; if (w == "0") good++ } }
         END { if (bad != "") print "wrong elements (size/type:number):" bad
               if (checked && n && good < n) print "only " good + 0 " results of " n " rows were checked" }'
-    if [ "$library" = hoccl ]; then
+    if [ "$library" != nccl ]; then
         [ "$(operations "$kind")" -gt 0 ] || echo "HOCCL says that it has done $(operations "$kind") operations of kind $kind"
     elif [ "$(operations)" != 0 ]; then
         echo "this was to be NCCL, and HOCCL has done $(operations) operations"
@@ -277,6 +283,12 @@ part_figures() {
             fi
         done
     done
+}
+
+part_ways() {
+    beside attempt ways preloaded g2 all_gather 36 1 -b 8 -e 8M -f 1024 -n 2 -w 1 -c 1 -d all
+    [ ! -x "$folder/sendrecv_perf_mpi" ] || beside attempt ways preloaded mpi sendrecv 36 1 -b 8 -e 8M -f 1024 -n 2 -w 1 -c 1 -d all
+    wait
 }
 
 part_large() {
