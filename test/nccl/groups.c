@@ -352,6 +352,54 @@ static void test_simulate(void **state)
     destroy(2);
 }
 
+/* ---- a thread a GPU, with communicators that another thread has made, as nccl-tests -t does it --------------------------- */
+
+static void *use(void *argument)
+{
+    struct gpu *g = argument;
+    struct rank *r = &g->rank;
+    ncclResult_t error = ncclSuccess;
+    CUresult now = CUDA_SUCCESS;
+
+    RANK_CUDA(r, cuCtxSetCurrent(context[r->rank]));
+    for (unsigned i = 0; i < 20 && !r->failed; i++) {
+        char *own = g->in + r->rank * 1000;
+        nccl_fill(r, own, 1000, r->rank, 0, i);
+        NCCL_OK(r, ncclAllGather(own, g->in, 1000, ncclInt8, g->comm, g->stream));
+        do { /* both poll without a pause */
+            now = cuStreamQuery(g->stream);
+            NCCL_OK(r, ncclCommGetAsyncError(g->comm, &error));
+        } while (now == CUDA_ERROR_NOT_READY && error == ncclSuccess);
+        RANK_CUDA(r, now);
+        NCCL_OK(r, error);
+        for (int from = 0; from < 2; from++)
+            nccl_verify(r, g->in + from * 1000, 1000, from, 0, i);
+    }
+    cuCtxSetCurrent(NULL);
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    pthread_t thread[2];
+    void *handle[2];
+
+    (void)state;
+    init_all(2);
+    nccl_good(ncclGroupStart());
+    for (int i = 0; i < 2; i++)
+        nccl_good(ncclCommRegister(gpu[i].comm, gpu[i].in, BYTES, &handle[i]));
+    nccl_good(ncclGroupEnd());
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, use, &gpu[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    no_faults();
+    for (int i = 0; i < 2; i++)
+        nccl_good(ncclCommDeregister(gpu[i].comm, handle[i]));
+    destroy(2);
+}
+
 /* ---- non-blocking ------------------------------------------------------------------------------------------------ */
 
 static void in_progress(ncclResult_t result)
@@ -478,6 +526,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_init_all),      cmocka_unit_test(test_init_in_group), cmocka_unit_test(test_failed_group_makes_nothing),
         cmocka_unit_test(test_collectives),   cmocka_unit_test(test_streams),       cmocka_unit_test(test_split),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_simulate),      cmocka_unit_test(test_non_blocking),  cmocka_unit_test(test_nobody_comes),
         cmocka_unit_test(test_abort),
     };
