@@ -6,7 +6,9 @@
 #   FOLDER  built nccl-tests: sendrecv_perf, all_gather_perf, …, linked with libnccl.so.2 without a run path to it; those
 #           built with MPI as sendrecv_perf_mpi, … Without the folder it skips. (How to build them: doc/nccl.md.)
 #   OUT     takes nccl_tests.json, nccl_tests.txt and the output of what failed (default: .)
-# HOCCL_LIB  the folder of HOCCL's libnccl.so.2 and libhoccl.so.0 (default: build/.libs of this tree)
+#           (free_elsewhere and nccl_cost of test/gpu/, if they lie in FOLDER too, run first)
+# HOCCL_LIB  the folder of HOCCL's libnccl.so.2 and libhoccl.so.0 (default: build/.libs of this tree); what else they need
+#            and the machine has not can lie there too
 # NCCL_LIB   the folder of NCCL's libnccl.so.2; without it PyTorch's is looked for, then the system's
 # LIMIT      seconds; what would begin later is not run, and that is a failure (150)
 # JOBS       how many runs at a time where nothing is timed (3)
@@ -26,7 +28,7 @@
 set -u
 folder=${1:-} out=${2:-.}
 here=$(cd "$(dirname "$0")" && pwd)
-hoccl_lib=${HOCCL_LIB:-$here/../../build/.libs}
+hoccl_lib=$(realpath -m "${HOCCL_LIB:-$here/../../build/.libs}")
 limit=${LIMIT:-150} jobs=${JOBS:-3}
 parts=${PARTS:-refusals types figures mpi threads ways large}
 all_tests="sendrecv all_gather alltoall alltoallv gather scatter broadcast hypercube"
@@ -79,7 +81,7 @@ find_nccl() {
 
 gather_hoccl
 nccl_lib=$(find_nccl)
-missing=$(LD_LIBRARY_PATH=$work/hoccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ldd "$work/hoccl/libnccl.so.2" "$folder/sendrecv_perf" 2>/dev/null |
+missing=$(LD_LIBRARY_PATH=$work/hoccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:$hoccl_lib ldd "$work/hoccl/libnccl.so.2" "$folder/sendrecv_perf" 2>/dev/null |
     awk '/not found/ { print $1 }' | sort -u | tr '\n' ' ')
 [ -z "$missing" ] || { echo "FAIL: this machine has no $missing, which HOCCL or nccl-tests needs"; exit 1; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
@@ -94,7 +96,7 @@ run() {
     local command=() preload=()
     shift 3
     if [ "$library" = hoccl ]; then path=$work/hoccl; else path=$nccl_lib; fi
-    path=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    path=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:$hoccl_lib
     if [ "$library" = preloaded ]; then
         preload=(env "LD_PRELOAD=$work/hoccl/libnccl.so.2")
         [ "$how" != mpi ] || preload=(-x "LD_PRELOAD=$work/hoccl/libnccl.so.2")
@@ -326,9 +328,10 @@ tables() {
 : >"$out/nccl_tests.txt"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | tee -a "$out/nccl_tests.txt"
 say "HOCCL: $(realpath "$work/hoccl/libnccl.so.2"); NCCL: ${nccl_lib:-none found}"
-if [ -x "$folder/free_elsewhere" ]; then
-    timeout -k 2 30 "$folder/free_elsewhere" 2>&1 | tee -a "$out/nccl_tests.txt"
-fi
+for tool in free_elsewhere nccl_cost; do
+    [ ! -x "$folder/$tool" ] || LD_LIBRARY_PATH=$work/hoccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:$hoccl_lib \
+        timeout -k 2 30 "$folder/$tool" 2>&1 | tee -a "$out/nccl_tests.txt"
+done
 for part in $parts; do
     "part_$part"
 done

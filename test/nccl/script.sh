@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-case $LD_LIBRARY_PATH:${LD_PRELOAD:-} in */hoccl*) ours=1 ;; *) ours=0 ;; esac
+case ${LD_LIBRARY_PATH%%:*}:${LD_PRELOAD:-} in */hoccl:* | */hoccl/*) ours=1 ;; *) ours=0 ;; esac
 refuse() { echo "host: Test NCCL failure common.cu:1 'invalid usage / $*'"; exit 3; }
 [ $ours$test != 1all_reduce ] || refuse "ncclAllReduce needs SMs; reductions go to NCCL in a later part"
 [ "$graphs" = 0 ] || refuse "the stream is capturing: HOCCL operations cannot be captured yet"
