@@ -21,7 +21,7 @@ END
 # What a build needs, and what the tests need besides (names of Debian 12 and Ubuntu packages).
 build_packages="build-essential autoconf automake libtool pkg-config openmpi-bin libpmix-dev libhwloc-dev
 libibverbs-dev libjansson-dev"
-check_packages="libcmocka-dev codespell shellcheck clang-format"
+check_packages="libcmocka-dev codespell shellcheck clang-format iproute2"
 
 jobs=$(nproc)
 passed=0 failed=0 skipped=0

@@ -27,6 +27,7 @@ struct hoccl_boot_ops {
 struct hoccl_boot {
     const struct hoccl_boot_ops *ops;
     int rank, size, local_rank;
+    int node; /* for tests: 0: as HOCCL_TEST_NODE says for this rank; else 1 + the node that the parent is on */
     void *own; /* the implementation's */
 };
 

@@ -64,14 +64,22 @@ static int post(int fd, const struct head *h, const void *body)
     return n < 0 ? errno : 0;
 }
 
+static void stir(const struct hoccl_gather *g, bool begins)
+{
+    if (g->stir)
+        g->stir(g->stirred, begins);
+}
+
 void hoccl_gather_refuse(const struct hoccl_gather *g)
 {
+    stir(g, true);
     char text[REFUSAL_TEXT];
     snprintf(text, sizeof text, "%.*s", REFUSAL_TEXT - 1, hoccl_error_text());
     struct head h = {MAGIC, g->call, GIVEN_UP, (uint32_t)strlen(text)};
     for (int i = 0; i < g->count; i++)
         if (i != g->me)
             post(socket_of(g, i), &h, text);
+    stir(g, false);
 }
 
 static HOCCL_Result post_all(const struct hoccl_gather *g, const void *mine, size_t bytes)
@@ -200,6 +208,7 @@ HOCCL_Result hoccl_gather(const struct hoccl_gather *g, const void *mine, size_t
     HOCCL_Result result = HOCCL_ERR_MEMORY;
     if (!r)
         return result;
+    stir(g, true);
     *r = (struct run){.g = g, .bytes = bytes, .all = all, .missing = g->count - 1, .begun = hoccl_now()};
     r->said = r->begun;
     r->here = hoccl_alloc((size_t)g->count * sizeof *r->here, "an exchange");
@@ -213,6 +222,7 @@ HOCCL_Result hoccl_gather(const struct hoccl_gather *g, const void *mine, size_t
     }
     if (result)
         hoccl_gather_refuse(g);
+    stir(g, false);
     free(r->here);
     free(r->poll);
     free(r);

@@ -17,6 +17,8 @@ struct hoccl_gather {
     uint64_t timeout;
     HOCCL_Result (*check)(void *arg); /* may the waiting go on? NULL: nothing can end it but time */
     void *arg;
+    void (*stir)(void *arg, bool begins); /* called before the first packet is sent and after the last; NULL: no need */
+    void *stirred;
 };
 
 /* Collective: `all` receives count × bytes (at most HOCCL_BLOB_MAX each) in the order of `ranks`. BOOTSTRAP if a rank is

@@ -17,6 +17,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -53,6 +54,45 @@ static void read_line(const char *path, char *out, size_t bytes)
 void hoccl_node_boot_id(char *text, size_t bytes)
 {
     read_line("/proc/sys/kernel/random/boot_id", text, bytes);
+}
+
+HOCCL_Result hoccl_node_pretended(const char *setting, int rank, int *node)
+{
+    const char *at = setting;
+    int blocks = 0, found = -1;
+    long first = 0;
+    *node = -1;
+    while (*at) {
+        char *end;
+        long n = strtol(at, &end, 10);
+        if (end == at || n < 1 || n > INT_MAX || (*end && *end != '+') || (*end == '+' && !end[1]))
+            return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_TEST_NODE=%s cannot be read: it takes a number of nodes (2) or blocks of ranks "
+                              "(3+5)", setting);
+        if (!blocks && !*end) {
+            *node = (int)(rank % n);
+            return HOCCL_SUCCESS;
+        }
+        if (found < 0 && rank < first + n)
+            found = blocks;
+        first += n;
+        blocks++;
+        at = *end ? end + 1 : end;
+    }
+    if (blocks)
+        *node = found >= 0 ? found : blocks - 1;
+    return HOCCL_SUCCESS;
+}
+
+void hoccl_node_pretend(struct hoccl_node_card *card, int node)
+{
+    char number[16];
+    size_t n = strlen(card->host), id = strlen(card->boot_id);
+    if (node < 0)
+        return;
+    int digits = snprintf(number, sizeof number, "#%d", node);
+    size_t most = sizeof card->host - 1 - (size_t)digits, least = sizeof card->boot_id - 1 - (size_t)digits;
+    memcpy(card->host + (n < most ? n : most), number, (size_t)digits + 1);
+    memcpy(card->boot_id + (id < least ? id : least), number, (size_t)digits + 1);
 }
 
 static socklen_t address_of(const char *name, struct sockaddr_un *a)

@@ -29,6 +29,13 @@ struct hoccl_listener {
 /* The boot id of this host; "" if it has none. */
 void hoccl_node_boot_id(char *text, size_t bytes);
 
+/* For tests (HOCCL_TEST_NODE): which node a rank is to think it is on: "2": rank mod 2; "3+5": the first 3 ranks on one, the
+ * rest on another. *node is −1 without the setting. ARGUMENT if it cannot be read. */
+HOCCL_Result hoccl_node_pretended(const char *setting, int rank, int *node);
+
+/* Be on that node: another boot id and host name. Nothing for −1. */
+void hoccl_node_pretend(struct hoccl_node_card *card, int node);
+
 HOCCL_Result hoccl_listener_open(struct hoccl_listener *listener);
 void hoccl_listener_close(struct hoccl_listener *listener);
 

@@ -5,8 +5,9 @@
  *   ── one exchange: every rank's card ──▶   identities; a rank that failed says why, and all fail with its text
  *   ── the node: sockets and boards ─────▶   evidence of who shares the memory
  *   attach to the progress thread
+ *   ── connections to other nodes ───────▶   (abroad.h)
  *   ── the GPUs try their access ────────▶   which pairs must go through host memory (probe.c)
- *   ── one exchange over the sockets ────▶   everyone has got so far, or everyone fails */
+ *   ── one exchange over all of these ───▶   everyone has got so far, or everyone fails */
 #include "core/comm.h"
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "boot/gather.h"
 #include "core/probe.h"
 #include "core/proxy.h"
+#include "p2p/wire.h"
 #include "stream/parking.h"
 
 #include <stdio.h>
@@ -24,14 +26,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CARD_VERSION 1
+#define CARD_VERSION 2
 #define ABORT_DRAIN (1 * HOCCL_S)
 
 /* What a rank tells all others at the start. */
 struct card {
     uint32_t version;
     uint32_t failed; /* HOCCL_Result; then only `failure` and `node` mean anything */
-    char failure[HOCCL_STATUS_TEXT];
+    char failure[HOCCL_STATUS_TEXT]; /* why, or why there is no endpoint */
+    struct hoccl_endpoint_card endpoint; /* for ranks of other nodes; its transport is empty if there is none */
     struct hoccl_node_card node;
     char driver[32];
     char gpu_name[64];
@@ -60,17 +63,37 @@ static uint32_t first_number(void)
     return (uint32_t)hoccl_settings.first_sequence;
 }
 
+/* For ranks of other nodes. Whether there are any is known after the exchange only, so its absence is no error yet. */
+static HOCCL_Result open_endpoint(struct opening *o)
+{
+    HOCCL_Result r = hoccl_gpu_open_wire(o->comm->gpu);
+    if (r)
+        return r;
+    const struct hoccl_wire *w = o->comm->gpu->wire;
+    o->mine.endpoint = w->card;
+    snprintf(o->mine.failure, sizeof o->mine.failure, "%s", w->failure);
+    return HOCCL_SUCCESS;
+}
+
 /* What this rank can do without the others. */
 static HOCCL_Result prepare(struct opening *o)
 {
     struct hoccl_comm *c = o->comm;
     HOCCL_Result r = hoccl_listener_open(&o->listener);
+    c->node = o->boot->node - 1;
+    if (!r && !o->boot->node)
+        r = hoccl_node_pretended(hoccl_settings.test_node, c->rank, &c->node);
+    hoccl_node_pretend(&o->listener.card, c->node);
     if (!r)
         r = hoccl_driver_load();
     if (!r)
         r = hoccl_gpu_open(o->boot->local_rank, &c->gpu);
     if (!r)
         r = hoccl_board_create(c->size, first_number(), &c->board, &c->board_bytes, &c->board_fd, &o->mine.board);
+    if (r)
+        return r;
+    if (c->size > 1)
+        r = open_endpoint(o);
     if (r)
         return r;
     hoccl_stage_init_host(&c->stage, hoccl_board_stage(c->board, c->board_bytes), c->board_fd);
@@ -119,17 +142,6 @@ static HOCCL_Result check_card(const struct opening *o, int p)
     return HOCCL_SUCCESS;
 }
 
-/* This version's limit: one node. */
-static HOCCL_Result check_place(const struct opening *o, int p)
-{
-    const struct card *c = o->cards;
-    if (!o->comm->links[p].local)
-        return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
-                          "rank %d on %s does not share a node with rank %d on %s: this version moves data within a node only", p,
-                          c[p].node.host, o->comm->rank, c[o->comm->rank].node.host);
-    return HOCCL_SUCCESS;
-}
-
 static HOCCL_Result check_cards(const struct opening *o, HOCCL_Result (*check)(const struct opening *, int))
 {
     HOCCL_Result r = HOCCL_SUCCESS;
@@ -171,12 +183,12 @@ static HOCCL_Result meet_peer(struct opening *o, int p)
     struct hoccl_peer *peer = &c->peers[p];
     struct hoccl_link *l = &c->links[p];
     HOCCL_Result r = HOCCL_SUCCESS;
-    peer->rank = p;
-    peer->card = o->cards[p].node;
     peer->link = *l;
     peer->sends = peer->receives = first_number();
     for (uint32_t n = first_number(); n != first_number() + HOCCL_SLOTS; n++)
         peer->answered[n % HOCCL_SLOTS] = n - HOCCL_SLOTS;
+    if (!l->local)
+        return HOCCL_SUCCESS;
     if (!peer->same_process)
         r = hoccl_board_map(l->gift, peer->board_bytes, c->size, &peer->board);
     peer->closed = !peer->same_gpu && !can_access(o, p);
@@ -196,6 +208,11 @@ static HOCCL_Result meet_peer(struct opening *o, int p)
     return HOCCL_SUCCESS;
 }
 
+static bool same_host(const struct opening *o, int p)
+{
+    return !strcmp(o->cards[p].node.boot_id, o->cards[o->comm->rank].node.boot_id);
+}
+
 /* Boards of ranks in this process are used where they are mapped, once a process. */
 static HOCCL_Result join_boards(struct opening *o)
 {
@@ -204,9 +221,10 @@ static HOCCL_Result join_boards(struct opening *o)
     for (int p = 0; p < c->size && !r; p++) {
         struct hoccl_peer *peer = &c->peers[p];
         peer->board_bytes = (size_t)o->cards[p].board_bytes;
-        peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process;
+        peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process && same_host(o, p);
         peer->rank = p;
         peer->uuid = o->cards[p].uuid;
+        peer->card = o->cards[p].node;
         peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
         peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
         if (p == c->rank)
@@ -227,10 +245,34 @@ static HOCCL_Result connect_node(struct opening *o)
         nodes[p] = o->cards[p].node;
     HOCCL_Result r = hoccl_node_connect(o->boot, &o->listener, nodes, c->board_fd, hoccl_settings.init_timeout, c->links);
     free(nodes);
-    if (!r)
-        r = check_cards(o, check_place);
     for (int p = 0; p < c->size && !r; p++)
         r = meet_peer(o, p);
+    return r;
+}
+
+/* A pair's connection has a number of its own, made of what only they and only this communicator have. */
+static uint64_t pair_id(const struct opening *o, int p)
+{
+    int low = p < o->comm->rank ? p : o->comm->rank, high = p < o->comm->rank ? o->comm->rank : p;
+    uint64_t a, b;
+    memcpy(&a, o->cards[low].node.cookie, sizeof a);
+    memcpy(&b, o->cards[high].node.cookie + sizeof b, sizeof b);
+    return (a ^ (b << 1 | b >> 63)) & ~(uint64_t)1;
+}
+
+/* Connections to ranks of other nodes: those that did not answer on this one. Where this rank has failed before that was
+ * known, those of other hosts, who have to be told. */
+static HOCCL_Result go_abroad(struct opening *o, HOCCL_Result so_far)
+{
+    struct hoccl_comm *c = o->comm;
+    struct hoccl_abroad_peer *peers = hoccl_alloc((size_t)c->size * sizeof *peers, "the ranks' endpoints");
+    if (!peers)
+        return HOCCL_ERR_MEMORY;
+    for (int p = 0; p < c->size; p++)
+        peers[p] = (struct hoccl_abroad_peer){.here = so_far ? same_host(o, p) : c->links[p].local, .id = pair_id(o, p),
+                                              .card = &o->cards[p].endpoint, .failure = o->cards[p].failure};
+    HOCCL_Result r = hoccl_abroad_open(c, peers);
+    free(peers);
     return r;
 }
 
@@ -239,10 +281,11 @@ static void say_what_was_chosen(const struct opening *o)
     const struct hoccl_comm *c = o->comm;
     hoccl_log(HOCCL_LOG_INFO,
               "%d ranks by %s; GPU %s (%s), driver %s; within the node by pushes, pulls and staging; %d hardware channels, "
-              "gate %s; mailboxes %zu bytes",
+              "gate %s; mailboxes %zu bytes; %d ranks on other nodes%s%s",
               c->size, o->boot->ops->name, c->gpu->device.pci, c->gpu->device.name, hoccl_driver.name, c->gpu->gate.channels,
               c->gpu->gate.kind == HOCCL_GATE_NONE ? "none" : c->gpu->gate.kind == HOCCL_GATE_PUSH ? "push" : "h2d",
-              c->board_bytes);
+              c->board_bytes, c->abroad.count, c->abroad.count ? ": " : "",
+              c->abroad.count ? c->gpu->wire->about : "");
 }
 
 /* A board of this process is used by several of its ranks; the last one to leave unmaps it. */
@@ -256,7 +299,7 @@ static void leave_shared(struct hoccl_board *board, size_t bytes, bool ready)
 static void leave_board(struct hoccl_comm *c, struct hoccl_peer *p)
 {
     bool ready = hoccl_observe(&p->view.state) == HOCCL_STAGE_READY;
-    if (!p->board || p->board == c->board)
+    if (!p->board || p->board == c->board || p->far)
         return;
     if (p->same_process)
         leave_shared(p->board, p->board_bytes, ready);
@@ -285,6 +328,7 @@ static void free_comm(struct hoccl_comm *c)
     hoccl_device_leave(pushed);
     if (c->board_fd >= 0)
         close(c->board_fd);
+    hoccl_abroad_free(c);
     if (c->links)
         hoccl_node_disconnect(c->links, c->size);
     for (int i = 0; i < c->streams_used && c->gpu; i++)
@@ -305,6 +349,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
     c->size = boot->size;
     c->collectives = hoccl_settings.first_sequence;
     c->board_fd = -1;
+    c->node = -1;
     hoccl_list_init(&c->inbox);
     hoccl_list_init(&c->busy_streams);
     hoccl_list_init(&c->watched);
@@ -330,12 +375,31 @@ static HOCCL_Result check_boot(void *boot)
     return ops->check ? ops->check(boot) : HOCCL_SUCCESS;
 }
 
+/* The ranks of this node see whether their GPUs reach one another. */
+static HOCCL_Result probe(struct hoccl_comm *c, struct hoccl_gather g)
+{
+    int *near = hoccl_alloc((size_t)c->size * sizeof *near, "start-up");
+    if (!near)
+        return HOCCL_ERR_MEMORY;
+    g.ranks = near;
+    g.count = 0;
+    for (int p = 0; p < c->size; p++) {
+        if (p == c->rank)
+            g.me = g.count;
+        if (p == c->rank || c->links[p].local)
+            near[g.count++] = p;
+    }
+    HOCCL_Result r = g.count > 1 ? hoccl_comm_probe(c, &g) : HOCCL_SUCCESS;
+    free(near);
+    return r;
+}
+
 /* Nobody has a communicator that another rank could not make: `so_far` is how this one has fared. */
 static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
 {
     struct hoccl_comm *c = o->comm;
     struct hoccl_gather g = {.name = "start-up", .links = c->links, .me = c->rank, .timeout = hoccl_settings.init_timeout,
-                             .check = check_boot, .arg = o->boot};
+                             .check = check_boot, .arg = o->boot, .stir = hoccl_abroad_stir, .stirred = c};
     int *ranks = hoccl_alloc((size_t)c->size * sizeof *ranks, "start-up");
     char *ready = hoccl_alloc((size_t)c->size, "start-up");
     HOCCL_Result r = so_far;
@@ -343,7 +407,7 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
         ranks[g.count] = g.count;
     g.ranks = ranks;
     if (!r && ranks)
-        r = hoccl_comm_probe(c, &g);
+        r = probe(c, g);
     g.step = 4;
     if (!ranks || !ready)
         r = HOCCL_ERR_MEMORY;
@@ -367,6 +431,25 @@ static HOCCL_Result attach(struct opening *o)
     return r;
 }
 
+/* A rank that fails on the way still goes as far as it takes to tell the others. */
+static HOCCL_Result meet_everyone(struct opening *o)
+{
+    char text[HOCCL_ERROR_TEXT];
+    HOCCL_Result r = join_boards(o);
+    if (!r)
+        r = connect_node(o);
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    HOCCL_Result abroad = go_abroad(o, r);
+    if (!abroad)
+        abroad = attach(o);
+    if (!abroad)
+        abroad = hoccl_abroad_meet(o->comm, r && HOCCL_REFUSAL < hoccl_settings.init_timeout ? HOCCL_REFUSAL : hoccl_settings.init_timeout,
+                                   check_boot, o->boot);
+    if (r)
+        hoccl_fail_again(r, text);
+    return agree(o, r ? r : abroad);
+}
+
 static HOCCL_Result open_steps(struct opening *o)
 {
     HOCCL_Result r = prepare(o);
@@ -382,12 +465,7 @@ static HOCCL_Result open_steps(struct opening *o)
         r = check_cards(o, check_card);
     if (r)
         return r;
-    r = join_boards(o);
-    if (!r)
-        r = connect_node(o);
-    if (!r)
-        r = attach(o);
-    return agree(o, r);
+    return meet_everyone(o);
 }
 
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
@@ -399,13 +477,15 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
     r = open_steps(&o);
     if (!r)
         say_what_was_chosen(&o);
-    else if (o.attached)
-        hoccl_proxy_detach(o.comm);
     hoccl_listener_close(&o.listener);
     free(o.cards);
     if (r) {
         char text[HOCCL_ERROR_TEXT];
         snprintf(text, sizeof text, "%s", hoccl_error_text());
+        if (o.attached) {
+            hoccl_abroad_part(o.comm, HOCCL_PARTING_SOON);
+            hoccl_proxy_detach(o.comm);
+        }
         struct hoccl_gpu *gpu = o.comm->gpu;
         free_comm(o.comm);
         if (gpu)
@@ -436,11 +516,15 @@ HOCCL_Result hoccl_comm_error(struct hoccl_comm *comm)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result)
+static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoccl_parting how)
 {
     struct hoccl_gpu *gpu = comm->gpu;
     char text[HOCCL_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", hoccl_error_text());
+    if (hoccl_abroad_part(comm, how) && !result) {
+        result = HOCCL_ERR_PEER;
+        snprintf(text, sizeof text, "%s", hoccl_error_text());
+    }
     hoccl_proxy_detach(comm);
     if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
         hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
@@ -457,6 +541,7 @@ void hoccl_comm_end_posting(struct hoccl_comm *comm)
         t->receives = comm->peers[p].receives;
         hoccl_publish(&t->final, 1);
     }
+    hoccl_abroad_end_posting(comm);
 }
 
 HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm)
@@ -475,7 +560,7 @@ HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
 {
     HOCCL_Result r = hoccl_comm_wait(comm);
     if (!r)
-        return leave(comm, HOCCL_SUCCESS);
+        return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_WHOLE);
     char text[HOCCL_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", hoccl_error_text());
     hoccl_comm_abort(comm);
@@ -502,5 +587,5 @@ HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
                               "within %llu s: the buffers of failed operations may still be written until it ends",
                               (unsigned long long)(ABORT_DRAIN / HOCCL_S));
     }
-    return leave(comm, r);
+    return leave(comm, r, HOCCL_PARTING_SOON);
 }

@@ -5,6 +5,7 @@
 
 #include "base/list.h"
 #include "boot/boot.h"
+#include "core/abroad.h"
 #include "p2p/flow.h"
 #include "stream/handshake.h"
 
@@ -52,6 +53,8 @@ struct hoccl_comm {
     struct hoccl_stage stage; /* in the board; progress thread */
     struct hoccl_peer *peers; /* size of them */
     struct hoccl_link *links; /* size of them */
+    int node;                 /* HOCCL_TEST_NODE's, −1: the real one */
+    struct hoccl_abroad abroad;
 
     /* The calling thread that holds `busy`. */
     uint32_t busy; /* 1: a thread is in a call of this communicator */

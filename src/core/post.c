@@ -27,8 +27,8 @@ static HOCCL_Result check_stream(const struct hoccl_request *q)
 static HOCCL_Result make_reachable(struct hoccl_request *q)
 {
     const struct hoccl_peer *p = &q->comm->peers[q->peer];
-    if (p->same_gpu && !q->memory.host)
-        return HOCCL_SUCCESS; /* staged, whatever it is */
+    if (p->far || (p->same_gpu && !q->memory.host))
+        return HOCCL_SUCCESS; /* by slots, whatever it is */
     return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);
 }
 

@@ -178,6 +178,7 @@ static void fail_now(struct hoccl_comm *comm)
         hoccl_board_say(comm->board, HOCCL_BOARD_FAILED, comm->error_text);
     else if (aborted)
         hoccl_board_say(comm->board, HOCCL_BOARD_ABORTED, NULL);
+    hoccl_abroad_tell(comm, hoccl_board_state(comm->board));
     accept_new(comm);
     let_go(comm);
     if (!aborted)
@@ -227,6 +228,7 @@ bool hoccl_comm_step(struct hoccl_comm *comm)
 {
     if (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort)))
         fail_now(comm);
+    hoccl_abroad_step(comm);
     if (comm->failed) {
         drain(comm);
         return false;
@@ -244,7 +246,7 @@ bool hoccl_comm_news(const struct hoccl_comm *comm)
 
 bool hoccl_comm_idle(const struct hoccl_comm *comm)
 {
-    if (hoccl_comm_news(comm))
+    if (hoccl_comm_news(comm) || !hoccl_abroad_idle(comm))
         return false;
     if (comm->failed)
         return hoccl_list_empty(&comm->draining);

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/patience.h"
 #include "core/progress.h"
+#include "p2p/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,6 @@ enum { NOTHING, ATTACH, DETACH };
 struct hoccl_proxy {
     struct hoccl_gpu *gpu;
     pthread_t thread;
-    struct hoccl_doorbell bell;
     int users;                 /* under users_lock */
     uint32_t stop;
     uint32_t request;          /* NOTHING, ATTACH, DETACH; set by who asks, cleared by the loop */
@@ -62,6 +62,9 @@ static bool step(struct hoccl_proxy *p)
         moved |= hoccl_comm_step(hoccl_entry(l, struct hoccl_comm, link));
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         moved |= hoccl_engine_step(&p->gpu->engine[i]);
+    struct hoccl_wire *wire = hoccl_observe(&p->gpu->wire);
+    if (wire)
+        moved |= hoccl_wire_step(wire);
     return moved;
 }
 
@@ -75,7 +78,15 @@ static bool idle(struct hoccl_proxy *p)
     for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
         if (!hoccl_comm_idle(hoccl_entry(l, struct hoccl_comm, link)))
             return false;
-    return true;
+    const struct hoccl_wire *wire = hoccl_observe(&p->gpu->wire);
+    return !wire || hoccl_wire_idle(wire);
+}
+
+/* Before it sleeps, the wire is asked to ring. */
+static bool wire_news(struct hoccl_proxy *p)
+{
+    struct hoccl_wire *wire = hoccl_observe(&p->gpu->wire);
+    return wire && hoccl_wire_arm(wire);
 }
 
 /* Somebody has brought work since the last look. */
@@ -89,6 +100,9 @@ static bool news(struct hoccl_proxy *p)
 
 static void check_stuck(struct hoccl_proxy *p, uint64_t now)
 {
+    struct hoccl_wire *wire = hoccl_observe(&p->gpu->wire);
+    if (wire)
+        hoccl_wire_check(wire, now);
     for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
         hoccl_comm_check_stuck(hoccl_entry(l, struct hoccl_comm, link), now);
 }
@@ -104,11 +118,11 @@ static bool rest(struct hoccl_proxy *p, uint64_t *since)
             hoccl_sleep(NAP);
         return false;
     }
-    hoccl_doorbell_announce(&p->bell);
-    if (idle(p))
-        hoccl_doorbell_sleep(&p->bell, 0);
+    hoccl_doorbell_announce(&p->gpu->bell);
+    if (idle(p) && !wire_news(p))
+        hoccl_doorbell_sleep(&p->gpu->bell, 0);
     else
-        hoccl_doorbell_cancel(&p->bell);
+        hoccl_doorbell_cancel(&p->gpu->bell);
     return true;
 }
 
@@ -142,7 +156,7 @@ static void ask(struct hoccl_proxy *p, uint32_t request, struct hoccl_comm *comm
     p->asked = comm;
     hoccl_publish(&p->request, request);
     while (hoccl_observe(&p->request)) {
-        hoccl_doorbell_ring(&p->bell);
+        hoccl_doorbell_ring(&p->gpu->bell);
         hoccl_sleep(10 * HOCCL_US);
     }
 }
@@ -167,7 +181,7 @@ static void close_proxy(struct hoccl_proxy *p)
 {
     p->gpu->proxy = NULL;
     hoccl_publish(&p->stop, 1);
-    hoccl_doorbell_ring(&p->bell);
+    hoccl_doorbell_ring(&p->gpu->bell);
     pthread_join(p->thread, NULL);
     free(p);
 }
@@ -199,5 +213,5 @@ void hoccl_proxy_detach(struct hoccl_comm *comm)
 
 void hoccl_proxy_ring(struct hoccl_comm *comm)
 {
-    hoccl_doorbell_ring(&((struct hoccl_proxy *)comm->gpu->proxy)->bell);
+    hoccl_doorbell_ring(&comm->gpu->bell);
 }

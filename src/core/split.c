@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Splitting, over the sockets that the parent's ranks hold to one another; no launcher, no listener, no id:
+/* Splitting, over the sockets and connections that the parent's ranks hold to one another; no launcher, no listener, no id:
  *
  *   step 0, all ranks of the parent:  ── (color, key) ──▶   everyone knows its members and their order
  *   step 1, the members:              ── cards ─────────▶   the exchange that opens a communicator (core/comm.c)
@@ -56,7 +56,8 @@ static HOCCL_Result begin(struct hoccl_comm *parent, struct split *s)
     s->ranks = hoccl_alloc((size_t)parent->size * sizeof *s->ranks, "a split");
     s->gather = (struct hoccl_gather){.name = "splitting", .links = parent->links, .ranks = s->ranks,
                                       .count = parent->size, .me = parent->rank, .call = ++parent->splits,
-                                      .timeout = hoccl_settings.init_timeout, .check = check_parent, .arg = parent};
+                                      .timeout = hoccl_settings.init_timeout, .check = check_parent, .arg = parent,
+                                      .stir = hoccl_abroad_stir, .stirred = parent};
     if (!s->choices || !s->ranks)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < parent->size; p++)
@@ -98,6 +99,7 @@ static HOCCL_Result open_members(struct split *s, struct hoccl_comm **comm)
     choose_members(s);
     boot.rank = boot.local_rank = s->gather.me;
     boot.size = s->gather.count;
+    boot.node = s->parent->node + 1;
     HOCCL_Result r = hoccl_device_enter(&s->parent->gpu->device, &pushed);
     if (r) {
         hoccl_gather_refuse(&s->gather);

@@ -34,28 +34,34 @@ static const char *kind_name(uint32_t kind)
     return kind < sizeof names / sizeof *names ? names[kind] : "something unknown";
 }
 
-static HOCCL_Result mismatch(const struct hoccl_flow *f, const struct hoccl_flow_header *theirs)
+HOCCL_Result hoccl_flow_mismatch(const struct hoccl_flow *flow, const struct hoccl_flow_header *theirs)
 {
     char name[160];
-    if (f->header.kind != theirs->kind || f->header.operation != theirs->operation)
+    if (flow->header.kind != theirs->kind || flow->header.operation != theirs->operation)
         return hoccl_fail(HOCCL_ERR_MISMATCH,
                           "%s: this rank is in %s (collective %llu) and the peer in %s (collective %llu): all ranks must call "
                           "the same operations in the same order",
-                          hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
-                          (unsigned long long)f->header.operation, kind_name(theirs->kind),
+                          hoccl_flow_name(flow, name, sizeof name), kind_name(flow->header.kind),
+                          (unsigned long long)flow->header.operation, kind_name(theirs->kind),
                           (unsigned long long)theirs->operation);
-    if (f->header.root != theirs->root)
+    if (flow->header.root != theirs->root)
         return hoccl_fail(HOCCL_ERR_MISMATCH,
                           "%s: %s (collective %llu) has root %d at this rank and root %d at the peer: all ranks must name the "
                           "same root",
-                          hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind),
-                          (unsigned long long)f->header.operation, f->header.root, theirs->root);
+                          hoccl_flow_name(flow, name, sizeof name), kind_name(flow->header.kind),
+                          (unsigned long long)flow->header.operation, flow->header.root, theirs->root);
     return hoccl_fail(HOCCL_ERR_MISMATCH,
                       "%s of %s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
                       "the two ends must give the same bytes",
-                      hoccl_flow_name(f, name, sizeof name), kind_name(f->header.kind), f->is_send ? "sends" : "expects",
-                      (unsigned long long)f->header.bytes, f->header.element_size, f->is_send ? "expects" : "sends",
+                      hoccl_flow_name(flow, name, sizeof name), kind_name(flow->header.kind), flow->is_send ? "sends" : "expects",
+                      (unsigned long long)flow->header.bytes, flow->header.element_size, flow->is_send ? "expects" : "sends",
                       (unsigned long long)theirs->bytes, theirs->element_size);
+}
+
+bool hoccl_flow_agrees(const struct hoccl_flow *flow, const struct hoccl_flow_header *theirs)
+{
+    return theirs->bytes == flow->header.bytes && theirs->kind == flow->header.kind &&
+           theirs->operation == flow->header.operation && theirs->root == flow->header.root;
 }
 
 /* Sender: has the receiver granted? From the first true answer on the grant cannot be withdrawn. */
@@ -88,6 +94,10 @@ static bool answered(const struct hoccl_flow *f)
 
 uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
 {
+    if (flow->path == HOCCL_PATH_WIRE) {
+        uint64_t n = (uint64_t)flow->wire.landed * flow->wire.chunk;
+        return n < flow->header.bytes ? n : flow->header.bytes;
+    }
     if (flow->path == HOCCL_PATH_STAGED) {
         uint64_t n = (uint64_t)flow->landed * hoccl_stage_slot_bytes(flow->where);
         return n < flow->header.bytes ? n : flow->header.bytes;
@@ -127,6 +137,8 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
     if (never_matched(flow))
         return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has called HOCCL_Finalize (or HOCCL_CommDestroy) without posting its side",
                           hoccl_flow_name(flow, name, sizeof name), p->rank);
+    if (p->far)
+        return hoccl_wired_check_peer(flow);
     if (now - p->looked < LOOK_EVERY)
         return HOCCL_SUCCESS;
     p->looked = now;
@@ -138,17 +150,17 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
 }
 
 /* A peer that lives and has not posted is no fault: one warning, an error only where HOCCL_WAIT_TIMEOUT asks for it. */
-static HOCCL_Result check_patience(struct hoccl_flow *f)
+HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow)
 {
     char name[160];
-    uint64_t waited = hoccl_now() - f->since;
+    uint64_t waited = hoccl_now() - flow->since;
     if (hoccl_settings.wait_timeout && waited > hoccl_settings.wait_timeout)
         return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has not posted its side for %llu s (HOCCL_WAIT_TIMEOUT)",
-                          hoccl_flow_name(f, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
-    if (waited > WARN_AFTER && !f->warned) {
-        f->warned = true;
+                          hoccl_flow_name(flow, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
+    if (waited > WARN_AFTER && !flow->warned) {
+        flow->warned = true;
         hoccl_log(HOCCL_LOG_WARN, "%s: waiting for the peer for %llu s; it lives and has not posted its side, or its stream "
-                  "has not reached it", hoccl_flow_name(f, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
+                  "has not reached it", hoccl_flow_name(flow, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
     }
     return HOCCL_SUCCESS;
 }
@@ -159,7 +171,7 @@ HOCCL_Result hoccl_flow_wait_peer(struct hoccl_flow *flow)
     if (!flow->since)
         flow->since = hoccl_now();
     HOCCL_Result r = hoccl_flow_check_peer(flow);
-    return r || taken(flow) ? r : check_patience(flow);
+    return r || taken(flow) ? r : hoccl_flow_check_patience(flow);
 }
 
 void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
@@ -174,7 +186,7 @@ void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
 
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
 {
-    static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged"};
+    static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent over the network"};
     uint32_t bit = 1u << flow->path;
     if (flow->peer->paths_said & bit)
         return;
@@ -188,11 +200,10 @@ void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
 static HOCCL_Result compare(struct hoccl_flow *f)
 {
     const struct hoccl_flow_header *theirs = &hoccl_flow_slot(f)->grant.header;
-    if (theirs->bytes == f->header.bytes && theirs->kind == f->header.kind && theirs->operation == f->header.operation &&
-        theirs->root == f->header.root)
+    if (hoccl_flow_agrees(f, theirs))
         return HOCCL_SUCCESS;
     hoccl_flow_answer(f, HOCCL_ANSWER_MISMATCH);
-    return mismatch(f, theirs);
+    return hoccl_flow_mismatch(f, theirs);
 }
 
 /* For staging: what of the receiver's slots on a third GPU is mapped here, and kept so for this flow. */
@@ -331,7 +342,7 @@ static HOCCL_Result take_answer(struct hoccl_flow *f)
     }
     f->state = HOCCL_FLOW_FAILED;
     if (a->status == HOCCL_ANSWER_MISMATCH)
-        return mismatch(f, &a->header);
+        return hoccl_flow_mismatch(f, &a->header);
     bool aborted = hoccl_board_state(f->peer->board) == HOCCL_BOARD_ABORTED;
     return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d %s after %llu of %llu bytes%s%s", hoccl_flow_name(f, name, sizeof name),
                       f->peer->rank, aborted ? "has aborted the communicator" : "has failed", (unsigned long long)a->moved,
@@ -340,6 +351,8 @@ static HOCCL_Result take_answer(struct hoccl_flow *f)
 
 HOCCL_Result hoccl_flow_verdict(struct hoccl_flow *flow)
 {
+    if (flow->peer->far)
+        return hoccl_wired_verdict(flow);
     bool open = !flow->is_send && flow->state == HOCCL_FLOW_OFFERED && answered(flow);
     return open ? take_answer(flow) : HOCCL_SUCCESS;
 }
@@ -388,6 +401,8 @@ HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
 {
     if (flow->state == HOCCL_FLOW_DONE || flow->state == HOCCL_FLOW_FAILED)
         return HOCCL_SUCCESS;
+    if (flow->peer->far)
+        return hoccl_wired_step(flow, moved);
     return flow->is_send ? send_step(gpu, flow, moved) : receive_step(gpu, flow, moved);
 }
 
@@ -395,7 +410,7 @@ bool hoccl_flow_busy(const struct hoccl_flow *flow)
 {
     bool preparing = flow->view && hoccl_observe(&flow->view->state) == HOCCL_STAGE_PREPARING;
     bool opening = flow->mapping && hoccl_observe(&flow->mapping->state) == HOCCL_MAPPING_OPENING;
-    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing || opening;
+    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing || opening || flow->wire.copying;
 }
 
 static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
@@ -407,6 +422,8 @@ static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_
 
 void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
+    if (flow->peer->far)
+        hoccl_wired_cancel(flow);
     if (flow->state != HOCCL_FLOW_MOVING)
         return;
     for (int i = 0; i < HOCCL_FLOW_STAGES; i++)
@@ -448,6 +465,8 @@ static bool drain_send(struct hoccl_flow *f)
 
 bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
+    if (flow->peer->far)
+        return hoccl_wired_drain(flow);
     if (flow->state == HOCCL_FLOW_DONE || flow->state == HOCCL_FLOW_FAILED)
         return own_end_quiet(gpu, flow);
     if (!own_end_quiet(gpu, flow))

@@ -8,12 +8,16 @@
 #include "boot/node.h"
 #include "p2p/gpu.h"
 #include "p2p/mailbox.h"
+#include "p2p/words.h"
 
-/* Another rank, or this one, as this one sees it. */
+struct hoccl_far;
+
+/* Another rank, or this one, as this one sees it. One of another node has `far` and no mailbox: its board is a mirror. */
 struct hoccl_peer {
     int rank;
     struct hoccl_node_card card;
     struct hoccl_link link;
+    struct hoccl_far *far; /* its connection; NULL: it is on this node */
     bool same_process; /* its board and memory are used at their own addresses (our own rank included) */
     bool same_gpu;     /* bound to our GPU (our own rank included) */
     bool same_object;  /* and in this process: it shares our GPU object */
@@ -41,6 +45,7 @@ struct hoccl_peer {
  *   receive:  WAITING ──slot of the ring free──▶ OFFERED ──answer──▶ DONE                        (PUSH)
  *                OFFERED ──offer──▶ OPENING ──▶ MOVING ──▶ OFFERED, receipt given                (PULL)
  *                OFFERED ──offer──▶ OPENING (waits for slots) ──▶ MOVING ──▶ OFFERED, all out    (STAGED)
+ * To and from other nodes (WIRE, wired.c): WAITING ──claimed, or ready for the claim──▶ OFFERED ──▶ DONE
  * All arrows are the progress thread's. DONE publishes the answer (send) or has taken it (receive); FAILED is left by
  * nobody. */
 enum hoccl_flow_state {
@@ -52,7 +57,25 @@ enum hoccl_flow_state {
     HOCCL_FLOW_FAILED,
 };
 
-enum hoccl_path { HOCCL_PATH_NONE, HOCCL_PATH_PUSH, HOCCL_PATH_PULL, HOCCL_PATH_STAGED };
+enum hoccl_path { HOCCL_PATH_NONE, HOCCL_PATH_PUSH, HOCCL_PATH_PULL, HOCCL_PATH_STAGED, HOCCL_PATH_WIRE };
+
+/* WIRE: a flow's part in far.h and wire.h. Its chunks are counted here, their transfers stand in the slots. */
+struct hoccl_flow_wire {
+    struct hoccl_list table;  /* in the connection's sends or receives */
+    struct hoccl_list turn;   /* in the wire's sends or receives */
+    uint32_t chunk, chunks;   /* bytes of a chunk but the last; how many. 0: not known yet */
+    uint32_t granted;         /* chunks that have a slot at the receiver */
+    uint32_t started;         /* send: chunks that have been given to the engine */
+    uint32_t arrived;         /* receive: chunks that have come */
+    uint32_t landed;          /* chunks that the engine has copied */
+    uint32_t copying;         /* chunks that the engine has */
+    uint32_t answer;          /* enum hoccl_answer_status, 0: none; given (receive) or heard (send) */
+    bool turned;              /* counted among the wire's large flows under way */
+    CUresult result;          /* the first refusal of the driver */
+    uint64_t granted_at;      /* when slots were last granted, ns */
+    struct hoccl_flow_header theirs; /* with MISMATCH: the peer's */
+    uint32_t slot[HOCCL_GRANT_MOST]; /* send: granted slots by chunk */
+};
 
 struct hoccl_flow {
     struct hoccl_list link; /* in the communicator's list of running flows */
@@ -78,6 +101,7 @@ struct hoccl_flow {
     uint32_t chunks, started, landed, slots;
     uint16_t slot[HOCCL_FLOW_STAGES];
     struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
+    struct hoccl_flow_wire wire; /* WIRE */
 };
 
 /* Go as far as possible without waiting. *moved tells whether anything happened. An error is the flow's failure, with
@@ -121,6 +145,18 @@ bool hoccl_flow_staged_after_all(struct hoccl_flow *flow, const char *why, bool 
 
 /* Say once for each peer which path its flows take, and why. */
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why);
+
+/* Do the two ends agree? The error with both values if not. While nothing has come from the peer: patience. */
+bool hoccl_flow_agrees(const struct hoccl_flow *flow, const struct hoccl_flow_header *theirs);
+HOCCL_Result hoccl_flow_mismatch(const struct hoccl_flow *flow, const struct hoccl_flow_header *theirs);
+HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow);
+
+/* wired.c: WIRE. */
+HOCCL_Result hoccl_wired_step(struct hoccl_flow *flow, bool *moved);
+HOCCL_Result hoccl_wired_check_peer(struct hoccl_flow *flow);
+HOCCL_Result hoccl_wired_verdict(const struct hoccl_flow *flow);
+void hoccl_wired_cancel(struct hoccl_flow *flow);
+bool hoccl_wired_drain(struct hoccl_flow *flow);
 
 /* direct.c: PUSH and PULL. staged.c: STAGED. */
 HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, enum hoccl_path path, bool *moved);

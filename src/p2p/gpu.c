@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of GPU objects. */
 #include "p2p/gpu.h"
+#include "p2p/wire.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -129,11 +130,35 @@ void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap)
               (unsigned long long)(gap / HOCCL_MS));
 }
 
+HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu)
+{
+    pthread_mutex_lock(&lock);
+    HOCCL_Result r = hoccl_wire_open(gpu);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu)
+{
+    bool pushed;
+    HOCCL_Result r = hoccl_device_enter(&gpu->device, &pushed);
+    if (r)
+        return r;
+    pthread_mutex_lock(&lock);
+    r = hoccl_gate_suit_wire(&gpu->gate, &gpu->device, other_gpu(&gpu->device, 0), gpu->users == 1);
+    if (!r)
+        r = hoccl_wire_equip(gpu->wire);
+    pthread_mutex_unlock(&lock);
+    hoccl_device_leave(pushed);
+    return r;
+}
+
 static void free_memory(struct hoccl_gpu *g)
 {
     bool pushed = false;
     HOCCL_Result entered = hoccl_device_enter(&g->device, &pushed);
     hoccl_mappings_close(&g->mappings);
+    hoccl_wire_free(g->wire);
     hoccl_gate_close(&g->gate, &g->flags);
     hoccl_flag_pool_close(&g->flags);
     if (!entered)
@@ -161,6 +186,7 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
     if (--g->users)
         return HOCCL_SUCCESS;
     g->ready = false;
+    hoccl_wire_close(g->wire);
     if (!hoccl_submitter_close(&g->submitter, CLOSE_TIMEOUT)) {
         hoccl_list_remove(&g->link);
         return hoccl_fail(HOCCL_ERR_TIMEOUT,

@@ -12,6 +12,8 @@
 
 #define HOCCL_GPU_STAGES 2
 
+struct hoccl_wire;
+
 struct hoccl_gpu {
     struct hoccl_list link; /* in the process's table */
     int users;              /* communicators; under the table's lock */
@@ -26,6 +28,8 @@ struct hoccl_gpu {
     struct hoccl_stage stage[HOCCL_GPU_STAGES]; /* on other GPUs of this process: a peer can be on one of them; other = −1:
                                                    there is none */
     uint64_t resumed; /* progress thread: when the process last ran again after it had been stopped, ns */
+    struct hoccl_wire *wire; /* for ranks of other nodes; NULL: never needed. Set under the table's lock, then published */
+    struct hoccl_doorbell bell; /* of the progress thread */
     void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
 };
 
@@ -34,6 +38,10 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
 
 /* Progress thread: the process has not run for `gap` ns, so for that long nothing of it could move. */
 void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap);
+
+/* The GPU's endpoint for ranks of other nodes, whose absence is no error yet; then, once there are such ranks, its pools. */
+HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu);
+HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu);
 
 /* One communicator less. With the last one the threads end and the memory is freed; while streams of the process are
  * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang;

@@ -79,6 +79,24 @@ HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device 
     return r;
 }
 
+HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool alone)
+{
+    if (gate->kind != HOCCL_GATE_H2D)
+        return HOCCL_SUCCESS;
+    if (gate->always || !alone || other < 0)
+        return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
+                          "ranks on other nodes need copies from host memory, and %s keeps those for gates: set "
+                          "CUDA_DEVICE_MAX_CONNECTIONS=32 (then there is no gate), or HOCCL_GATE=push",
+                          gate->always ? "HOCCL_GATE=h2d" : "an earlier communicator of this process");
+    HOCCL_Result r = hoccl_device_memory_open(device, other, GATE_BYTES, &gate->target);
+    if (!r) {
+        gate->kind = HOCCL_GATE_PUSH;
+        hoccl_log(HOCCL_LOG_INFO, "%d hardware channels and ranks on other nodes: gates are pushes, and what moves within the node is "
+                  "staged through host memory; CUDA_DEVICE_MAX_CONNECTIONS=32 avoids both", gate->channels);
+    }
+    return r;
+}
+
 void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
 {
     hoccl_flag_give(flags, &gate->source);

@@ -42,8 +42,17 @@ kill_one() {
     [ -z "$left" ] || complain "sockets are left: $left"
 }
 
+# Every other rank has failed, and names the one that is gone. (mpirun's own status says nothing then.)
+all_name_it() {
+    [ "$(grep -c '^rank [0-2]: .*rank 3' "$work/output")" = 3 ] || complain "not every rank names the one that is gone"
+}
+
 kill_one
 HOCCL_TIMEOUT=5 kill_one --enable-recovery
-# Every other rank has failed, and names the one that is gone. (mpirun's own status says nothing then.)
-[ "$(grep -c '^rank [0-2]: .*rank 3' "$work/output")" = 3 ] || complain "not every rank names the one that is gone"
+all_name_it
+# Across nodes, the killed one with a rank beside it and then alone on its node.
+HOCCL_TEST_NODE=2+2 HOCCL_TIMEOUT=5 kill_one --enable-recovery
+all_name_it
+HOCCL_TEST_NODE=3+1 HOCCL_TIMEOUT=5 kill_one --enable-recovery
+all_name_it
 finish

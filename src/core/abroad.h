@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator's ranks on other nodes: connecting to them, telling them how this rank fares, leaving them.
+ *
+ *   calling thread                                     progress thread
+ *   hoccl_abroad_open: one hoccl_far a rank, filled in
+ *   attach ──────────────────────────────────────────▶ hoccl_abroad_step: joins them all
+ *   hoccl_abroad_meet: waits until all are OPEN
+ *   hoccl_gather ── packets, `talking` ──────────────▶ carries them over the connections (pairs of sockets here, so that
+ *                                                      the exchange is the same as within a node)
+ *   …
+ *   hoccl_abroad_part: `parting` ────────────────────▶ lets what was given leave, closes
+ *                                ◀─────────── `parted` */
+#ifndef HOCCL_CORE_ABROAD_H
+#define HOCCL_CORE_ABROAD_H
+
+#include "p2p/far.h"
+
+struct hoccl_comm;
+
+enum hoccl_parting { HOCCL_PARTING_NOT, HOCCL_PARTING_WHOLE, HOCCL_PARTING_SOON }; /* SOON: cut off what does not go at once */
+
+struct hoccl_abroad {
+    int count;           /* ranks on other nodes; constant once attached */
+    uint32_t final;      /* calling thread: the peers' counters stand for good */
+    uint32_t talking;    /* any thread: exchanges under way */
+    uint32_t talked;     /* any thread: exchanges that have ended */
+    uint32_t parting;    /* the thread that ends the communicator: enum hoccl_parting */
+    uint32_t parted;     /* progress thread: no connection is left */
+    /* Progress thread. */
+    bool begun;          /* the connections have been begun */
+    bool said_final;
+    bool told;           /* that the communicator has failed here */
+    uint32_t carried;    /* `talked` when everything had last been carried */
+    uint64_t parting_at;
+    uint64_t cut;        /* bytes that were cut off; before `parted` */
+};
+
+/* After the exchange of cards: prepare a connection to each rank that is not here (`here`). endpoints: by rank; a name for
+ * texts and the number of the pair's connection are asked for. */
+struct hoccl_abroad_peer {
+    bool here;
+    uint64_t id; /* low bit off */
+    const struct hoccl_endpoint_card *card;
+    const char *failure; /* why it has no endpoint */
+};
+HOCCL_Result hoccl_abroad_open(struct hoccl_comm *comm, const struct hoccl_abroad_peer *peers);
+
+#define HOCCL_REFUSAL ((uint64_t)10000000000) /* ns: how long a rank that cannot go on waits for ranks that it wants to tell */
+
+/* Wait until all connections stand, at most `timeout` ns, naming who is missing every 30 s; `check` may end it. */
+HOCCL_Result hoccl_abroad_meet(struct hoccl_comm *comm, uint64_t timeout, HOCCL_Result (*check)(void *), void *arg);
+
+/* For hoccl_gather: its packets have to be carried. `arg` is the communicator. */
+void hoccl_abroad_stir(void *arg, bool begins);
+
+/* Calling thread: nothing more will be posted. */
+void hoccl_abroad_end_posting(struct hoccl_comm *comm);
+
+/* Progress thread. */
+void hoccl_abroad_step(struct hoccl_comm *comm);
+bool hoccl_abroad_idle(const struct hoccl_comm *comm);
+void hoccl_abroad_tell(struct hoccl_comm *comm, enum hoccl_board_state state);
+
+/* End all connections, while still attached. PEER if bytes of completed sends could not leave (WHOLE only). */
+HOCCL_Result hoccl_abroad_part(struct hoccl_comm *comm, enum hoccl_parting how);
+
+/* Detached: free them. */
+void hoccl_abroad_free(struct hoccl_comm *comm);
+
+#endif

@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See wire.h. A step goes through the pipeline from its far end to its near one, so that what ends makes room for what
+ * follows in the same step. */
+#include "p2p/wire.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/setting.h"
+#include "p2p/gpu.h"
+#include "p2p/pipe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVENTS 32
+#define LARGE_AT_ONCE 2
+#define FILLINGS 8u                             /* slots that wait in the engine's queue: enough to keep it busy */
+#define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
+
+struct hoccl_wire_count hoccl_wire_counts;
+const struct hoccl_transport *hoccl_wire_transport;
+enum hoccl_pool_place hoccl_wire_place;
+
+static void at_least(uint64_t *word, uint64_t value)
+{
+    uint64_t seen = hoccl_peek(word);
+    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* ---- the object -------------------------------------------------------------------------------------------------- */
+
+/* Whoever wants to write into our memory must have read our card, which holds the endpoint's own secrets and travels on
+ * the launcher's channels; an endpoint serves communicators of several origins, so its cookie is none's in particular. */
+static const struct hoccl_endpoint_wish *wish_of(struct hoccl_gpu *gpu, struct hoccl_endpoint_wish *wish)
+{
+    *wish = (struct hoccl_endpoint_wish){.cookie = "HOCCL endpoint", .bell = &gpu->bell};
+    return wish;
+}
+
+HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
+{
+    struct hoccl_endpoint_wish wish;
+    if (gpu->wire && gpu->wire->endpoint)
+        return HOCCL_SUCCESS;
+    struct hoccl_wire *w = gpu->wire ? gpu->wire : hoccl_alloc(sizeof *w, "the network's part of a GPU");
+    if (!w)
+        return HOCCL_ERR_MEMORY;
+    w->gpu = gpu;
+    w->transport = hoccl_wire_transport ? hoccl_wire_transport : hoccl_transport_choose();
+    hoccl_list_init(&w->fars);
+    hoccl_list_init(&w->filling);
+    hoccl_list_init(&w->emptying);
+    hoccl_list_init(&w->sends);
+    hoccl_list_init(&w->receives);
+    w->sending = w->receiving = 0;
+    w->fillings = 0;
+    memset(&w->card, 0, sizeof w->card);
+    w->result = w->transport ? w->transport->open(wish_of(gpu, &wish), &w->endpoint, &w->card) : HOCCL_ERR_UNSUPPORTED;
+    if (w->result) {
+        w->endpoint = NULL;
+        snprintf(w->failure, sizeof w->failure, "%.*s", (int)sizeof w->failure - 1, hoccl_error_text());
+    } else {
+        w->transport->describe(w->endpoint, w->about, sizeof w->about);
+    }
+    hoccl_publish(&gpu->wire, w);
+    return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result open_pools(struct hoccl_wire *w)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    const struct hoccl_device *device = &w->gpu->device;
+    int other = w->gpu->stage.view.other;
+    enum hoccl_pool_place place = other < 0 ? HOCCL_POOL_HOST : hoccl_wire_place;
+    if (!hoccl_pool_is_open(&w->out))
+        r = hoccl_pool_open(&w->out, device, place, other, "what is sent to other nodes");
+    if (!r && !hoccl_pool_is_open(&w->in))
+        r = hoccl_pool_open(&w->in, device, place, other, "what comes from other nodes");
+    return r;
+}
+
+HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
+{
+    if (wire->open)
+        return HOCCL_SUCCESS;
+    HOCCL_Result r = open_pools(wire);
+    if (r)
+        return r;
+    struct hoccl_region_source out = hoccl_pool_source(&wire->out), in = hoccl_pool_source(&wire->in);
+    r = wire->transport->region_add(wire->endpoint, &out, &wire->out.region);
+    if (r)
+        return r;
+    r = wire->transport->region_add(wire->endpoint, &in, &wire->in.region);
+    if (r) {
+        wire->transport->region_remove(wire->endpoint, &wire->out.region);
+        return r;
+    }
+    hoccl_publish(&wire->open, 1);
+    return HOCCL_SUCCESS;
+}
+
+void hoccl_wire_close(struct hoccl_wire *wire)
+{
+    if (!wire || !wire->endpoint)
+        return;
+    if (wire->open) {
+        wire->transport->region_remove(wire->endpoint, &wire->out.region);
+        wire->transport->region_remove(wire->endpoint, &wire->in.region);
+    }
+    wire->open = 0;
+    wire->transport->close(wire->endpoint);
+    wire->endpoint = NULL;
+}
+
+void hoccl_wire_free(struct hoccl_wire *wire)
+{
+    if (!wire)
+        return;
+    hoccl_pool_close(&wire->out);
+    hoccl_pool_close(&wire->in);
+    free(wire);
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
+
+static void start_copy(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoccl_pool_slot *s, bool out)
+{
+    struct hoccl_flow *f = s->flow;
+    CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + (uint64_t)s->chunk * f->wire.chunk, at = hoccl_pool_address(pool, s);
+    s->state = HOCCL_POOL_COPYING;
+    s->cancelled = false;
+    s->direction = hoccl_pool_direction(pool, out, f->memory.host);
+    s->transfer = (struct hoccl_transfer){.to = out ? at : own, .from = out ? own : at, .bytes = s->bytes};
+    f->wire.copying++;
+    hoccl_list_append(out ? &w->filling : &w->emptying, &s->link);
+    hoccl_engine_add(&w->gpu->engine[s->direction], &s->transfer);
+}
+
+static bool copied(const struct hoccl_pool_slot *s)
+{
+    return hoccl_transfer_complete(&s->transfer) || (s->cancelled && !s->transfer.flight);
+}
+
+/* What the flow learns of a copy that has ended. */
+static void count_copy(struct hoccl_pool_slot *s)
+{
+    struct hoccl_flow *f = s->flow;
+    f->wire.copying--;
+    if (s->transfer.result)
+        f->wire.result = s->transfer.result;
+    else if (!s->cancelled)
+        f->wire.landed++;
+}
+
+static bool end_filling(struct hoccl_wire *w)
+{
+    struct hoccl_list *l, *next;
+    bool moved = false;
+    for (l = w->filling.next; l != &w->filling; l = next) {
+        struct hoccl_pool_slot *s = hoccl_entry(l, struct hoccl_pool_slot, link);
+        struct hoccl_flow *f = s->flow;
+        next = l->next;
+        if (!copied(s))
+            continue;
+        count_copy(s);
+        if (f->wire.turned && !f->wire.copying) {
+            f->wire.turned = false;
+            w->sending--;
+        }
+        w->fillings--;
+        moved = true;
+        if (s->cancelled || s->transfer.result || !s->far) {
+            hoccl_pool_give(&w->out, s);
+            continue;
+        }
+        hoccl_list_remove(l);
+        s->state = HOCCL_POOL_FILLED;
+        s->flow = NULL;
+        if (hoccl_list_empty(&s->far->filled) && !s->far->writing)
+            s->far->moved_at = hoccl_now();
+        hoccl_list_append(&s->far->filled, l);
+    }
+    return moved;
+}
+
+static bool end_emptying(struct hoccl_wire *w)
+{
+    struct hoccl_list *l, *next;
+    bool moved = false;
+    for (l = w->emptying.next; l != &w->emptying; l = next) {
+        struct hoccl_pool_slot *s = hoccl_entry(l, struct hoccl_pool_slot, link);
+        next = l->next;
+        if (!copied(s))
+            continue;
+        count_copy(s);
+        hoccl_fetch_add(&hoccl_wire_counts.emptying, -1);
+        hoccl_pool_give(&w->in, s);
+        moved = true;
+    }
+    return moved;
+}
+
+uint64_t hoccl_wire_reclaim(struct hoccl_wire *wire, struct hoccl_far *far)
+{
+    uint64_t lost = 0;
+    for (unsigned i = 0; i < wire->out.count; i++) {
+        struct hoccl_pool_slot *s = &wire->out.slot[i];
+        if (s->far != far)
+            continue;
+        if (s->state == HOCCL_POOL_FILLED || s->state == HOCCL_POOL_WRITING) {
+            lost += s->bytes;
+            hoccl_pool_give(&wire->out, s);
+        }
+        s->far = NULL;
+    }
+    for (unsigned i = 0; i < wire->in.count; i++) {
+        struct hoccl_pool_slot *s = &wire->in.slot[i];
+        if (s->far != far)
+            continue;
+        if (s->state == HOCCL_POOL_GRANTED)
+            hoccl_pool_give(&wire->in, s);
+        s->far = NULL;
+    }
+    far->writing = 0;
+    return lost;
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static void joined(struct hoccl_wire *w, struct hoccl_far *far)
+{
+    struct hoccl_lane_count lanes[HOCCL_LANES_MAX];
+    far->lanes = w->transport->lanes(far->connection, lanes);
+    struct hoccl_pipe pipe = hoccl_pipe_default(far->lanes);
+    far->ahead = hoccl_pipe_depth(&pipe, far->lanes, HOCCL_POOL_SLOT);
+    if (far->ahead > HOCCL_GRANT_MOST)
+        far->ahead = HOCCL_GRANT_MOST;
+    hoccl_publish(&far->state, HOCCL_FAR_JOINED);
+    struct hoccl_word_hello h = {.head = {.kind = HOCCL_WORD_HELLO, .number = HOCCL_WORDS_VERSION},
+                                 .pool = w->in.region.key, .slot_bytes = HOCCL_POOL_SLOT, .slots = HOCCL_POOL_SLOTS,
+                                 .rank = (uint32_t)far->own_rank};
+    hoccl_far_say(far, &h, sizeof h);
+}
+
+static void written(struct hoccl_wire *w, struct hoccl_far *far, uint64_t tag)
+{
+    struct hoccl_pool_slot *s = tag < w->out.count ? &w->out.slot[tag] : NULL;
+    if (!s || s->state != HOCCL_POOL_WRITING || s->far != far) {
+        hoccl_far_broken(far, "the transport reports slot %llu written, which it does not have", (unsigned long long)tag);
+        return;
+    }
+    far->writing--;
+    far->moved_at = hoccl_now();
+    hoccl_pool_give(&w->out, s);
+}
+
+/* A chunk for a flow that has been given up is dropped. */
+static void arrived(struct hoccl_wire *w, struct hoccl_far *far, uint32_t word, size_t bytes)
+{
+    unsigned number = word & 0xffff;
+    struct hoccl_pool_slot *s = number < w->in.count ? &w->in.slot[number] : NULL;
+    if (!s || s->state != HOCCL_POOL_GRANTED || s->far != far || s->generation != word >> 16 || s->bytes != bytes) {
+        hoccl_far_broken(far, "%s has written %zu bytes into slot %u (grant %u), which is not what it was granted", far->name, bytes,
+                         number, word >> 16);
+        return;
+    }
+    far->moved_at = hoccl_now();
+    hoccl_fetch_add(&hoccl_wire_counts.arrived, 1);
+    if (!s->flow) {
+        hoccl_pool_give(&w->in, s);
+        return;
+    }
+    struct hoccl_flow_wire *p = &s->flow->wire;
+    if (++p->arrived == p->chunks && p->turned) {
+        p->turned = false;
+        w->receiving--;
+    }
+    hoccl_fetch_add(&hoccl_wire_counts.emptying, 1);
+    start_copy(w, &w->in, s, false);
+}
+
+/* A connection that has been closed in this very batch has no events any more. */
+static void hear(struct hoccl_wire *w, const struct hoccl_transport_event *e)
+{
+    struct hoccl_far *far = e->context;
+    if (hoccl_far_is_over(far))
+        return;
+    far->heard_at = hoccl_now();
+    switch (e->kind) {
+    case HOCCL_TRANSPORT_JOINED:
+        joined(w, far);
+        break;
+    case HOCCL_TRANSPORT_MESSAGE:
+        hoccl_far_hear(far, e->message, e->bytes);
+        break;
+    case HOCCL_TRANSPORT_WRITTEN:
+        written(w, far, e->tag);
+        break;
+    case HOCCL_TRANSPORT_ARRIVED:
+        arrived(w, far, e->word, e->bytes);
+        break;
+    case HOCCL_TRANSPORT_CLOSED:
+        hoccl_far_closed(far);
+        break;
+    case HOCCL_TRANSPORT_BROKEN:
+        hoccl_far_broken(far, "%s", e->text);
+        break;
+    }
+}
+
+static bool take_events(struct hoccl_wire *w)
+{
+    struct hoccl_transport_event events[EVENTS];
+    int n = w->transport->poll(w->endpoint, events, EVENTS);
+    for (int i = 0; i < n; i++)
+        hear(w, &events[i]);
+    return n > 0;
+}
+
+/* ---- grants ------------------------------------------------------------------------------------------------------ */
+
+/* How many slots the flow may have now. Few at a time, but not one by one: a message a chunk would cost as much as the
+ * chunk. */
+static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
+{
+    const struct hoccl_flow_wire *p = &f->wire;
+    unsigned out = p->granted - p->landed, most = f->peer->far->ahead, left = p->chunks - p->granted;
+    unsigned idle = w->in.idle, n = most > out ? most - out : 0;
+    if (p->chunks == 1)
+        idle = idle > KEPT_FOR_LARGE ? idle - KEPT_FOR_LARGE : 0;
+    n = n < left ? n : left;
+    n = n < idle ? n : idle;
+    bool few = n < left && n < (most + 1) / 2 && out > 1;
+    return few ? 0 : n;
+}
+
+static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
+{
+    struct hoccl_flow_wire *p = &f->wire;
+    struct hoccl_far *far = f->peer->far;
+    struct hoccl_word_grant g = {.head = {HOCCL_WORD_GRANT, (uint16_t)n, f->number}, .chunk = p->chunk};
+    for (unsigned i = 0; i < n; i++) {
+        struct hoccl_pool_slot *s = hoccl_pool_take(&w->in);
+        uint64_t at = (uint64_t)p->granted * p->chunk, left = f->header.bytes - at;
+        s->state = HOCCL_POOL_GRANTED;
+        s->generation++;
+        s->far = far;
+        s->flow = f;
+        s->chunk = p->granted++;
+        s->bytes = left < p->chunk ? (uint32_t)left : p->chunk;
+        g.slot[i] = hoccl_slot_word(s->number, s->generation);
+    }
+    p->granted_at = hoccl_now();
+    hoccl_fetch_add(&hoccl_wire_counts.granted, n);
+    at_least(&hoccl_wire_counts.deepest, p->granted - p->landed);
+    hoccl_far_say(far, &g, offsetof(struct hoccl_word_grant, slot) + n * sizeof *g.slot);
+}
+
+static bool give_grants(struct hoccl_wire *w)
+{
+    struct hoccl_list *l, *next;
+    bool moved = false;
+    for (l = w->receives.next; l != &w->receives; l = next) {
+        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
+        struct hoccl_flow_wire *p = &f->wire;
+        next = l->next;
+        if (!hoccl_far_is_open(f->peer->far) || (p->chunks > 1 && !p->turned && w->receiving == LARGE_AT_ONCE))
+            continue;
+        unsigned n = room(w, f);
+        if (!n)
+            continue;
+        if (p->chunks > 1 && !p->turned) {
+            p->turned = true;
+            at_least(&hoccl_wire_counts.receiving, (uint64_t)++w->receiving);
+        }
+        grant(w, f, n);
+        moved = true;
+        if (p->granted == p->chunks)
+            hoccl_list_remove(l);
+    }
+    return moved;
+}
+
+/* ---- filling ----------------------------------------------------------------------------------------------------- */
+
+static void fill(struct hoccl_wire *w, struct hoccl_flow *f, struct hoccl_pool_slot *s)
+{
+    struct hoccl_flow_wire *p = &f->wire;
+    uint64_t at = (uint64_t)p->started * p->chunk, left = f->header.bytes - at;
+    s->far = f->peer->far;
+    s->flow = f;
+    s->chunk = p->started;
+    s->bytes = left < p->chunk ? (uint32_t)left : p->chunk;
+    s->word = p->slot[p->started++ % HOCCL_GRANT_MOST];
+    w->fillings++;
+    hoccl_fetch_add(&hoccl_wire_counts.filled, 1);
+    start_copy(w, &w->out, s, true);
+}
+
+static bool may_fill(const struct hoccl_wire *w, const struct hoccl_flow *f)
+{
+    const struct hoccl_flow_wire *p = &f->wire;
+    return p->started < p->granted && w->fillings < FILLINGS && hoccl_far_is_open(f->peer->far) &&
+           (p->chunks == 1 || p->turned || w->sending < LARGE_AT_ONCE);
+}
+
+static bool fill_slots(struct hoccl_wire *w)
+{
+    struct hoccl_list *l, *next;
+    bool moved = false;
+    for (l = w->sends.next; l != &w->sends && w->fillings < FILLINGS; l = next) {
+        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
+        struct hoccl_flow_wire *p = &f->wire;
+        struct hoccl_pool_slot *s;
+        next = l->next;
+        while (may_fill(w, f) && (s = hoccl_pool_take(&w->out))) {
+            if (p->chunks > 1 && !p->turned) {
+                p->turned = true;
+                at_least(&hoccl_wire_counts.sending, (uint64_t)++w->sending);
+            }
+            fill(w, f, s);
+            moved = true;
+        }
+        if (p->started == p->chunks)
+            hoccl_list_remove(l);
+    }
+    return moved;
+}
+
+void hoccl_wire_allow(struct hoccl_wire *wire, struct hoccl_flow *flow)
+{
+    if (hoccl_list_empty(&flow->wire.turn))
+        hoccl_list_append(&wire->sends, &flow->wire.turn);
+}
+
+void hoccl_wire_want(struct hoccl_wire *wire, struct hoccl_flow *flow)
+{
+    hoccl_list_append(&wire->receives, &flow->wire.turn);
+}
+
+static void drop_slots(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoccl_flow *f)
+{
+    for (unsigned i = 0; i < pool->count; i++) {
+        struct hoccl_pool_slot *s = &pool->slot[i];
+        if (s->flow != f)
+            continue;
+        if (s->state == HOCCL_POOL_GRANTED)
+            s->flow = NULL; /* it stays the peer's until it has come, or the connection is gone */
+        if (s->state != HOCCL_POOL_COPYING || s->cancelled)
+            continue;
+        s->cancelled = true;
+        hoccl_engine_cancel(&w->gpu->engine[s->direction], &s->transfer);
+    }
+}
+
+void hoccl_wire_drop(struct hoccl_wire *wire, struct hoccl_flow *flow)
+{
+    hoccl_list_remove(&flow->wire.turn);
+    drop_slots(wire, &wire->out, flow);
+    drop_slots(wire, &wire->in, flow);
+    if (flow->wire.turned && !flow->is_send) {
+        flow->wire.turned = false;
+        wire->receiving--;
+    }
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+static bool flush(struct hoccl_wire *w)
+{
+    struct hoccl_list *l, *next;
+    bool moved = false;
+    for (l = w->fars.next; l != &w->fars; l = next) {
+        next = l->next;
+        moved |= hoccl_far_flush(hoccl_entry(l, struct hoccl_far, link));
+    }
+    return moved;
+}
+
+bool hoccl_wire_step(struct hoccl_wire *wire)
+{
+    if (!hoccl_observe(&wire->open))
+        return false;
+    bool moved = take_events(wire);
+    moved |= end_emptying(wire);
+    moved |= give_grants(wire);
+    moved |= end_filling(wire);
+    moved |= flush(wire);
+    moved |= fill_slots(wire);
+    return moved;
+}
+
+bool hoccl_wire_idle(const struct hoccl_wire *wire)
+{
+    if (!hoccl_observe(&wire->open))
+        return true;
+    for (const struct hoccl_list *l = wire->fars.next; l != &wire->fars; l = l->next) {
+        const struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
+        if (far->connection && (far->writing || !hoccl_list_empty(&far->words) || !hoccl_list_empty(&far->filled)))
+            return false;
+    }
+    return hoccl_list_empty(&wire->filling) && hoccl_list_empty(&wire->emptying);
+}
+
+bool hoccl_wire_arm(struct hoccl_wire *wire)
+{
+    return hoccl_observe(&wire->open) && wire->transport->arm(wire->endpoint);
+}
+
+/* Grants of this peer that have not been used, or a send of its that gets none for now, since other flows come first or the
+ * engine is slow. */
+static bool owes(const struct hoccl_wire *w, const struct hoccl_far *far)
+{
+    for (const struct hoccl_list *l = w->sends.next; l != &w->sends; l = l->next) {
+        const struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
+        if (f->peer->far == far && f->wire.granted > f->wire.started)
+            return true;
+    }
+    for (const struct hoccl_list *l = w->receives.next; l != &w->receives; l = l->next)
+        if (hoccl_entry(l, struct hoccl_flow, wire.turn)->peer->far == far)
+            return true;
+    return false;
+}
+
+void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now)
+{
+    struct hoccl_word_head alive = {.kind = HOCCL_WORD_ALIVE};
+    struct hoccl_list *l, *next;
+    if (!hoccl_observe(&wire->open))
+        return;
+    for (l = wire->fars.next; l != &wire->fars; l = next) {
+        struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
+        next = l->next;
+        bool waits = far->writing || !hoccl_list_empty(&far->filled);
+        if (waits && now > far->moved_at && now - far->moved_at > hoccl_settings.timeout)
+            hoccl_far_broken(far, "the network has not taken anything for %llu s (HOCCL_TIMEOUT), and %u chunks wait for it: the "
+                             "peer's process may have been stopped, or its host", (unsigned long long)(hoccl_settings.timeout / HOCCL_S),
+                             far->writing);
+        else if (hoccl_far_is_open(far) && owes(wire, far))
+            hoccl_far_say(far, &alive, sizeof alive);
+    }
+}

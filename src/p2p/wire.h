@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a GPU object has for ranks of other nodes: one endpoint of a transport, and two pools of slots (pool.h), shared by
+ * all peers and communicators.
+ *
+ *   user's buffer ─engine─▶ out slot ═network═▶ in slot ─engine─▶ user's buffer
+ *
+ * Different chunks are in all three places at once. Who may go on is decided here, for all flows together:
+ *
+ *   receiver  grants slots to claimed flows in the order in which they met their claim, to at most two large flows at once
+ *             (the second, so that the NIC has work when the first one's sender is busy elsewhere); a flow of one chunk needs
+ *             no turn, but leaves a quarter of the pool to the large ones
+ *   sender    fills slots for granted chunks only, the oldest flow first, at most two large flows at once; a flow that waits for grants
+ *             holds no slot and no turn
+ *
+ * Owner: the progress thread, from the moment that `open` is published. */
+#ifndef HOCCL_P2P_WIRE_H
+#define HOCCL_P2P_WIRE_H
+
+#include "p2p/far.h"
+#include "p2p/pool.h"
+
+struct hoccl_wire {
+    const struct hoccl_transport *transport;
+    struct hoccl_endpoint *endpoint;
+    struct hoccl_endpoint_card card; /* empty: there is no endpoint, */
+    char failure[HOCCL_STATUS_TEXT]; /* and why not */
+    char about[256];             /* the endpoint in words */
+    HOCCL_Result result;
+    struct hoccl_gpu *gpu;
+    struct hoccl_pool out, in;
+    uint32_t open;               /* 1: the progress thread may use it */
+    struct hoccl_list fars;      /* connections that have been begun */
+    struct hoccl_list filling, emptying; /* slots that the engines have, out and in */
+    struct hoccl_list sends;     /* flows with chunks that are granted or will be, oldest first */
+    struct hoccl_list receives;  /* flows that want slots, oldest first */
+    int sending, receiving;      /* large flows that fill slots, that are granted slots */
+    unsigned fillings;           /* slots in `filling` */
+};
+
+/* What all wires of the process have done, for tests and logs: sums and maxima. */
+struct hoccl_wire_count {
+    uint64_t granted, arrived;   /* receiver: slots given, chunks come */
+    uint64_t allowed, filled, written; /* sender: slots given to us, out slots taken, given to the network */
+    uint64_t deepest;            /* most chunks of one flow on the way at once */
+    uint64_t sending, receiving; /* most large flows at once, of one wire */
+    uint64_t overlaps;           /* writes given while an engine was filling another slot */
+    uint64_t all_busy;           /* and, anywhere in this process, an engine was emptying one */
+    uint64_t emptying;           /* slots that engines are emptying now */
+};
+extern struct hoccl_wire_count hoccl_wire_counts;
+
+/* Tests put theirs here before the first communicator; NULL: hoccl_transport_choose. Slots on another GPU too are for
+ * tests so far: no transport here registers such memory, or makes the flush that some GPUs want behind a NIC's writes. */
+extern const struct hoccl_transport *hoccl_wire_transport;
+extern enum hoccl_pool_place hoccl_wire_place;
+
+/* The GPU's endpoint, at the first call; its absence is no error, `card` is empty then. Under the GPU table's lock. */
+HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu);
+
+/* The pools, before the first connection; the same lock, and the context current. */
+HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire);
+
+/* The threads have ended: the endpoint goes, the pools' memory stays until hoccl_wire_free (only inside
+ * hoccl_parking_quiet). */
+void hoccl_wire_close(struct hoccl_wire *wire);
+void hoccl_wire_free(struct hoccl_wire *wire);
+
+/* Events, landed copies, messages, writes, grants, copies. True if anything moved. */
+bool hoccl_wire_step(struct hoccl_wire *wire);
+
+/* Nothing of ours is on its way to a peer. */
+bool hoccl_wire_idle(const struct hoccl_wire *wire);
+
+/* Before the thread sleeps: true if there is news already. */
+bool hoccl_wire_arm(struct hoccl_wire *wire);
+
+/* Now and then: what does not move is broken; peers that wait for us are told that we live. */
+void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now);
+
+/* ---- for far.c and wired.c --------------------------------------------------------------------------------------- */
+
+/* A send has been granted slots; a receive has met its claim. */
+void hoccl_wire_allow(struct hoccl_wire *wire, struct hoccl_flow *flow);
+void hoccl_wire_want(struct hoccl_wire *wire, struct hoccl_flow *flow);
+
+/* Give no more of this flow to anybody, and forget it once its copies have landed. */
+void hoccl_wire_drop(struct hoccl_wire *wire, struct hoccl_flow *flow);
+
+/* The network has nothing of this connection any more: its slots are free, or will be when the engines are done. The
+ * bytes that were left to be written. */
+uint64_t hoccl_wire_reclaim(struct hoccl_wire *wire, struct hoccl_far *far);
+
+/* The flow of that number; NULL if there is none. */
+struct hoccl_flow *hoccl_wired_find(struct hoccl_list *table, uint32_t number);
+/* wired.c: the receive and the claim are both there. */
+void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *theirs);
+
+#endif

@@ -1,0 +1,631 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks on several nodes, as threads over a transport of the test's own (near.h): the pipeline of wire.h in good and in bad
+ * weather. The counts are of the library itself: nothing is copied into a slot that was not granted, all three places are
+ * busy at once, every lane carries, few large flows at a time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/setting.h"
+#include "../gpu/kernels.h"
+#include "hoccl_cuda.h"
+#include "near.h"
+#include "p2p/wire.h"
+#include "ranks.h"
+
+#define MIB ((size_t)1 << 20)
+
+static pthread_barrier_t meeting;
+
+/* What one rank holds. Freed when nobody's stream waits any more, for cuMemFree waits for those. */
+struct work {
+    size_t room;
+    unsigned char *host;
+    CUdeviceptr out, in;
+    CUstream stream;
+};
+
+static bool work_open(struct rank *r, struct work *w, size_t room)
+{
+    *w = (struct work){.room = room, .host = malloc(room)};
+    return RANK_TRUE(r, w->host) && RANK_CUDA(r, cuMemAlloc(&w->out, room)) && RANK_CUDA(r, cuMemAlloc(&w->in, room)) &&
+           RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING));
+}
+
+static void work_close(struct rank *r, struct work *w)
+{
+    pthread_barrier_wait(&meeting);
+    RANK_CUDA(r, cuStreamDestroy(w->stream));
+    RANK_CUDA(r, cuMemFree(w->in));
+    RANK_CUDA(r, cuMemFree(w->out));
+    free(w->host);
+    pthread_barrier_wait(&meeting);
+}
+
+/* A message is a piece of one long noise, which begins where nobody else's does; compared as a whole, since sanitizers make
+ * every byte looked at dear. */
+#define NOISE (34 * MIB + (1 << 20))
+static unsigned char noise[NOISE];
+
+static void make_noise(void)
+{
+    uint64_t x = 88172645463325252u;
+    for (size_t i = 0; i < NOISE; i += sizeof x) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        memcpy(noise + i, &x, sizeof x);
+    }
+}
+
+static const unsigned char *message(int from, int to, unsigned key)
+{
+    return noise + ((unsigned)from * 7919u + (unsigned)to * 104729u + key * 1299709u) % (1u << 20);
+}
+
+static bool same(struct rank *r, const unsigned char *got, const unsigned char *right, size_t n, int from)
+{
+    if (!memcmp(got, right, n))
+        return true;
+    size_t i = 0;
+    while (got[i] == right[i])
+        i++;
+    printf("rank %d: %zu bytes of rank %d: byte %zu is %02x, not %02x\n", r->rank, n, from, i, got[i], right[i]);
+    return RANK_TRUE(r, !"a byte is wrong");
+}
+
+static bool filled_with(struct rank *r, const unsigned char *got, int value, size_t n)
+{
+    return !n || RANK_TRUE(r, got[0] == value && !memcmp(got, got + 1, n - 1));
+}
+
+static HOCCL_Result stream_end(struct rank *r, const struct work *w)
+{
+    HOCCL_Result error = HOCCL_SUCCESS;
+    if (!RANK_CUDA(r, cuStreamSynchronize(w->stream)) || !RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)))
+        return HOCCL_ERR_INTERNAL;
+    return error;
+}
+
+/* Everyone sends `n` bytes to everyone else, from and to odd places; guards stand between the messages. */
+static HOCCL_Result all_to_all(struct rank *r, struct work *w, size_t n, unsigned key)
+{
+    size_t row = n + 67;
+    for (int p = 0; p < r->size; p++)
+        memcpy(w->host + (size_t)p * row + 1, message(r->rank, p, key), n);
+    RANK_CUDA(r, cuMemcpyHtoD(w->out, w->host, row * (size_t)r->size));
+    memset(w->host, 0xa5, row * (size_t)r->size);
+    RANK_CUDA(r, cuMemcpyHtoD(w->in, w->host, row * (size_t)r->size));
+    RANK_CUDA(r, cuStreamSynchronize(NULL));
+    RANK_OK(r, HOCCL_GroupStart());
+    for (int d = 1; d < r->size; d++) {
+        int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
+        RANK_OK(r, HOCCL_Send((void *)(w->out + (size_t)to * row + 1), n, HOCCL_BYTE, to, r->comm, w->stream));
+        RANK_OK(r, HOCCL_Recv((void *)(w->in + (size_t)from * row + 1), n, HOCCL_BYTE, from, r->comm, w->stream));
+    }
+    HOCCL_Result e = HOCCL_GroupEnd();
+    return e ? e : stream_end(r, w);
+}
+
+static bool check_all(struct rank *r, struct work *w, size_t n, unsigned key)
+{
+    size_t row = n + 67;
+    if (!RANK_CUDA(r, cuMemcpyDtoH(w->host, w->in, row * (size_t)r->size)))
+        return false;
+    for (int p = 0; p < r->size; p++) {
+        const unsigned char *at = w->host + (size_t)p * row;
+        size_t before = p == r->rank ? row : 1, after = p == r->rank ? 0 : row - 1 - n;
+        if (!filled_with(r, at, 0xa5, before) || !filled_with(r, at + row - after, 0xa5, after) ||
+            (p != r->rank && !same(r, at + 1, message(p, r->rank, key), n, p)))
+            return false;
+    }
+    return true;
+}
+
+static void exchange(struct rank *r, struct work *w, size_t n, unsigned key)
+{
+    RANK_OK(r, all_to_all(r, w, n, key));
+    check_all(r, w, n, key);
+}
+
+/* ---- good and bad weather ---------------------------------------------------------------------------------------- */
+
+static void run(int size, const char *nodes, void (*body)(struct rank *), void *arg, bool bare)
+{
+    snprintf(hoccl_settings.test_node, sizeof hoccl_settings.test_node, "%s", nodes);
+    pthread_barrier_init(&meeting, NULL, (unsigned)size);
+    (bare ? ranks_run_bare : ranks_run)(size, body, arg);
+    pthread_barrier_destroy(&meeting);
+    assert_int_equal(near_left(), 0);
+    assert_true(hoccl_wire_counts.filled <= hoccl_wire_counts.allowed);
+    assert_true(hoccl_wire_counts.receiving <= 2);
+    assert_true(hoccl_wire_counts.sending <= 2);
+}
+
+static const size_t sizes[] = {0, 1, 2, 7, 64, 4097, 65535, 65536, 65537, 524288, 524289, 1048577, 3 * MIB + 1};
+
+static void all_sizes(struct rank *r)
+{
+    struct work w;
+    size_t n = sizeof sizes / sizeof *sizes;
+    if (work_open(r, &w, (size_t)r->size * (4 * MIB)))
+        for (size_t i = 0; i < n && !r->failed; i++)
+            exchange(r, &w, sizes[i], (unsigned)i);
+    work_close(r, &w);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    near = (struct near_weather){0};
+    run(2, "2", all_sizes, NULL, false);
+    run(4, "2", all_sizes, NULL, false);
+    run(5, "2+3", all_sizes, NULL, false);
+    run(4, "1+3", all_sizes, NULL, false);
+}
+
+static void test_weather(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.jitter = 2000};
+    run(3, "3", all_sizes, NULL, false);
+    near = (struct near_weather){.refuse = 70};
+    run(3, "3", all_sizes, NULL, false);
+    near = (struct near_weather){.delay = 100, .jitter = 500, .refuse = 30};
+    run(4, "2", all_sizes, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* Sequence numbers that wrap. */
+static void test_wrap(void **state)
+{
+    (void)state;
+    hoccl_settings.first_sequence = 4294967290u;
+    run(2, "2", all_sizes, NULL, false);
+    hoccl_settings.first_sequence = 0;
+}
+
+/* ---- counts ------------------------------------------------------------------------------------------------------- */
+
+static void large(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, (size_t)r->size * (34 * MIB)))
+        exchange(r, &w, 33 * MIB + 5, 1);
+    work_close(r, &w);
+}
+
+static void test_counts(void **state)
+{
+    uint64_t before[NEAR_LANES], after[NEAR_LANES], sm_before = 0, sm_after = 0;
+    (void)state;
+    near = (struct near_weather){.delay = 200};
+    near_lanes(before);
+    memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
+    bool told = hoccl_cuda_sm_work(&sm_before);
+    run(2, "2", large, NULL, false);
+    if (told && hoccl_cuda_sm_work(&sm_after))
+        assert_int_equal(sm_before, sm_after);
+    near_lanes(after);
+    for (int i = 0; i < NEAR_LANES; i++)
+        assert_true(after[i] - before[i] >= 8 * MIB);
+    uint64_t chunks = 2 * ((33 * MIB + 5 + HOCCL_POOL_SLOT - 1) / HOCCL_POOL_SLOT);
+    assert_int_equal(hoccl_wire_counts.granted, chunks);
+    assert_int_equal(hoccl_wire_counts.allowed, chunks);
+    assert_int_equal(hoccl_wire_counts.filled, chunks);
+    assert_int_equal(hoccl_wire_counts.written, chunks);
+    assert_int_equal(hoccl_wire_counts.arrived, chunks);
+    assert_true(hoccl_wire_counts.deepest >= 3 && hoccl_wire_counts.deepest <= NEAR_LANES + 2);
+    assert_true(hoccl_wire_counts.overlaps > 0);
+    assert_true(hoccl_wire_counts.all_busy > 0);
+    assert_int_equal(hoccl_wire_counts.emptying, 0);
+    near = (struct near_weather){0};
+}
+
+/* Seven senders, one receiver: two large flows at most are granted at once, and that is reached. */
+static void to_one(struct rank *r)
+{
+    struct work w;
+    size_t n = 5 * MIB + 3;
+    if (work_open(r, &w, 8 * n) && r->rank) {
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, message(r->rank, 0, 9), n));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        RANK_OK(r, stream_end(r, &w));
+    } else if (!r->rank) {
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int p = 1; p < r->size; p++)
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)p * n), n, HOCCL_BYTE, p, r->comm, w.stream));
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, 8 * n));
+        for (int p = 1; p < r->size; p++)
+            same(r, w.host + (size_t)p * n, message(p, 0, 9), n, p);
+    }
+    work_close(r, &w);
+}
+
+static void test_incast(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.jitter = 300};
+    memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
+    run(8, "8", to_one, NULL, false);
+    assert_int_equal(hoccl_wire_counts.receiving, 2);
+    near = (struct near_weather){0};
+}
+
+/* More messages at once than there are slots, on several streams. */
+static void many(struct rank *r)
+{
+    enum { MESSAGES = 300 };
+    struct work w;
+    int other = (r->rank + 1) % r->size, before = (r->rank + r->size - 1) % r->size;
+    if (work_open(r, &w, (size_t)MESSAGES * 4096)) {
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, message(r->rank, other, 3), w.room));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        RANK_OK(r, HOCCL_GroupStart());
+        for (size_t i = 0; i < MESSAGES; i++) {
+            size_t n = i * 13 % 4096;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + i * 4096), n, HOCCL_BYTE, other, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + i * 4096), n, HOCCL_BYTE, before, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+        for (size_t i = 0; i < MESSAGES; i++)
+            same(r, w.host + i * 4096, message(before, r->rank, 3) + i * 4096, i * 13 % 4096, before);
+    }
+    work_close(r, &w);
+}
+
+static void test_many(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.jitter = 100, .refuse = 20};
+    run(3, "3", many, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------------- */
+
+static int outcomes[2]; /* ranks that succeeded, that failed */
+
+/* Whatever happens, every rank ends, with the right bytes or with an error that names a peer. */
+static void survive(struct rank *r)
+{
+    struct work w;
+    HOCCL_Comm comm;
+    HOCCL_Result e = HOCCL_CommInitRank(&comm, r->size, r->id, r->rank);
+    bool opened = !e;
+    r->comm = comm;
+    if (opened && work_open(r, &w, (size_t)r->size * (4 * MIB))) {
+        e = all_to_all(r, &w, 3 * MIB + 11, 5);
+        if (!e)
+            check_all(r, &w, 3 * MIB + 11, 5);
+    }
+    HOCCL_GetLastError();
+    if (e)
+        RANK_TRUE(r, (e == HOCCL_ERR_PEER || (!opened && e == HOCCL_ERR_BOOTSTRAP)) && strstr(HOCCL_GetLastError(), "rank "));
+    __atomic_add_fetch(&outcomes[e != 0], 1, __ATOMIC_RELAXED);
+    if (opened) {
+        RANK_OK(r, HOCCL_CommAbort(comm));
+        work_close(r, &w);
+    } else {
+        pthread_barrier_wait(&meeting);
+        pthread_barrier_wait(&meeting);
+    }
+    r->comm = HOCCL_COMM_NULL;
+}
+
+static void test_breaks(void **state)
+{
+    int most = getenv("LONG_TESTS") ? 200 : 40;
+    (void)state;
+    outcomes[0] = outcomes[1] = 0;
+    for (int n = 1; n < most; n += 1 + n / 12) {
+        near_break((unsigned)n);
+        run(3, n % 2 ? "3" : "1+2", survive, NULL, true);
+    }
+    assert_true(outcomes[1] > 0);
+    near_break(0);
+    run(3, "3", survive, NULL, true);
+}
+
+/* One aborts in the middle, the others hear of it. */
+static void abort_one(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, (size_t)r->size * (17 * MIB))) {
+        size_t n = 16 * MIB;
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int p = 0; p < r->size; p++) {
+            if (p == r->rank)
+                continue;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + (size_t)p * n), n, HOCCL_BYTE, p, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)p * n), n, HOCCL_BYTE, p, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        if (!r->rank) {
+            usleep(3000);
+            RANK_OK(r, HOCCL_CommAbort(r->comm));
+            /* nothing is written after that */
+            RANK_CUDA(r, cuStreamSynchronize(w.stream));
+            RANK_CUDA(r, cuMemsetD8(w.in, 0x5a, w.room));
+            RANK_CUDA(r, cuStreamSynchronize(NULL));
+            usleep(30000);
+            RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+            filled_with(r, w.host, 0x5a, w.room);
+        } else {
+            HOCCL_Result e = stream_end(r, &w);
+            RANK_TRUE(r, e == HOCCL_ERR_PEER);
+            RANK_TRUE(r, strstr(HOCCL_GetLastError(), "rank 0") || strstr(HOCCL_GetLastError(), "aborted"));
+            RANK_OK(r, HOCCL_CommAbort(r->comm));
+        }
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.delay = 300, .jitter = 300};
+    run(3, "3", abort_one, NULL, false);
+    run(3, "1+2", abort_one, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* The network stands still in the middle: within HOCCL_TIMEOUT both ends have an error that names the other. */
+static void stall(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, 70 * MIB)) {
+        size_t n = 32 * MIB;
+        RANK_OK(r, HOCCL_GroupStart());
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
+        RANK_OK(r, HOCCL_GroupEnd());
+        if (!r->rank) {
+            uint64_t seen = __atomic_load_n(&hoccl_wire_counts.arrived, __ATOMIC_RELAXED);
+            while (__atomic_load_n(&hoccl_wire_counts.arrived, __ATOMIC_RELAXED) < seen + 8)
+                usleep(100);
+            near_stall(true);
+        }
+        HOCCL_Result e = stream_end(r, &w);
+        RANK_TRUE(r, e == HOCCL_ERR_TIMEOUT || e == HOCCL_ERR_PEER);
+        RANK_TRUE(r, strstr(HOCCL_GetLastError(), r->rank ? "rank 0" : "rank 1") && strstr(HOCCL_GetLastError(), "HOCCL_TIMEOUT"));
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_stall(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.delay = 200};
+    hoccl_settings.timeout = 1000000000;
+    run(2, "2", stall, NULL, false);
+    hoccl_settings.timeout = 30000000000;
+    near_stall(false);
+    run(2, "2", all_sizes, NULL, false);
+}
+
+/* Different counts: both ends say so, with both values. */
+static void differ(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, MIB)) {
+        HOCCL_Result e;
+        if (r->rank)
+            RANK_OK(r, HOCCL_Send((void *)w.out, 1000, HOCCL_BYTE, 0, r->comm, w.stream));
+        else
+            RANK_OK(r, HOCCL_Recv((void *)w.in, 1004, HOCCL_BYTE, 1, r->comm, w.stream));
+        e = stream_end(r, &w);
+        RANK_TRUE(r, e == HOCCL_ERR_MISMATCH);
+        RANK_TRUE(r, strstr(HOCCL_GetLastError(), "1000 bytes") && strstr(HOCCL_GetLastError(), "1004 bytes"));
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    run(2, "2", differ, NULL, false);
+}
+
+/* A peer that leaves without posting: an error, not a hang; and what it has sent before still comes. */
+static void leave_early(struct rank *r)
+{
+    struct work w;
+    if (work_open(r, &w, 4 * MIB)) {
+        size_t n = 2 * MIB + 1;
+        if (r->rank) {
+            RANK_CUDA(r, cuMemsetD8(w.out, 0x77, n));
+            RANK_CUDA(r, cuStreamSynchronize(NULL));
+            RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+            RANK_OK(r, HOCCL_CommDestroy(r->comm));
+        } else {
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+            RANK_OK(r, stream_end(r, &w));
+            RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, n));
+            filled_with(r, w.host, 0x77, n);
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+            RANK_TRUE(r, stream_end(r, &w) == HOCCL_ERR_PEER);
+            RANK_TRUE(r, strstr(HOCCL_GetLastError(), "rank 1 has"));
+            RANK_OK(r, HOCCL_CommAbort(r->comm));
+        }
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_leave(void **state)
+{
+    (void)state;
+    run(2, "2", leave_early, NULL, false);
+    near = (struct near_weather){.delay = 2000};
+    run(2, "2", leave_early, NULL, false);
+    near = (struct near_weather){0};
+}
+
+/* ---- communicators ------------------------------------------------------------------------------------------------ */
+
+/* Even and odd ranks, then in reverse order; each part has ranks of both nodes. */
+static void split(struct rank *r)
+{
+    HOCCL_Comm whole = r->comm, part = HOCCL_COMM_NULL;
+    struct work w;
+    if (work_open(r, &w, 4 * (2 * MIB))) {
+        RANK_OK(r, HOCCL_CommSplit(whole, r->rank % 2, -r->rank, &part));
+        struct rank half = *r;
+        half.comm = part;
+        RANK_OK(r, HOCCL_CommRank(part, &half.rank));
+        RANK_OK(r, HOCCL_CommSize(part, &half.size));
+        RANK_TRUE(r, half.size == 2 && half.rank == 1 - r->rank / 2);
+        exchange(&half, &w, MIB + 5, 4);
+        RANK_TRUE(r, !half.failed);
+        exchange(r, &w, 70001, 8);
+        RANK_OK(r, HOCCL_CommDestroy(part));
+    }
+    work_close(r, &w);
+}
+
+static void test_split(void **state)
+{
+    (void)state;
+    run(4, "2+2", split, NULL, false);
+}
+
+/* Made and unmade again and again, nothing is kept. */
+static void come_and_go(struct rank *r)
+{
+    HOCCL_UniqueId *ids = r->arg;
+    for (int i = 0; i < (getenv("LONG_TESTS") ? 1000 : 30) && !r->failed; i++) {
+        HOCCL_Comm comm;
+        if (!r->rank && !i)
+            *ids = r->id;
+        else if (!r->rank)
+            RANK_OK(r, HOCCL_GetUniqueId(ids));
+        pthread_barrier_wait(&meeting);
+        HOCCL_UniqueId id = *ids;
+        pthread_barrier_wait(&meeting);
+        if (RANK_OK(r, HOCCL_CommInitRank(&comm, r->size, id, r->rank)))
+            RANK_OK(r, HOCCL_CommDestroy(comm));
+    }
+}
+
+static void test_come_and_go(void **state)
+{
+    HOCCL_UniqueId id;
+    int descriptors = 0, threads = 0;
+    (void)state;
+    run(3, "3", come_and_go, &id, true);
+    ranks_hold(&descriptors, &threads);
+    run(3, "3", come_and_go, &id, true);
+    assert_true(ranks_settle(descriptors, threads));
+}
+
+/* Slots on another GPU, carried by copy engines, while every thread slot of every SM is held: push, write, pull. */
+static void with_sms_held(struct rank *r)
+{
+    struct work w;
+    CUmodule module;
+    CUfunction hold;
+    CUstream k;
+    int sms = 0;
+    unsigned long long ns = 10000000000;
+    void *args[] = {&ns};
+    bool held = work_open(r, &w, (size_t)r->size * (4 * MIB)) && RANK_CUDA(r, cuModuleLoadData(&module, kernels_ptx)) &&
+                RANK_CUDA(r, cuModuleGetFunction(&hold, module, "hold")) &&
+                RANK_CUDA(r, cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, r->rank)) &&
+                RANK_CUDA(r, cuStreamCreate(&k, CU_STREAM_NON_BLOCKING));
+    size_t n = sizeof sizes / sizeof *sizes, row = sizes[n - 1] + 67;
+    memset(w.host, 0, w.room);
+    for (int p = 0; p < r->size; p++)
+        memcpy(w.host + (size_t)p * row + 1, message(r->rank, p, 7), sizes[n - 1]);
+    RANK_CUDA(r, cuMemcpyHtoD(w.out, w.host, w.room));
+    RANK_CUDA(r, cuStreamSynchronize(NULL));
+    pthread_barrier_wait(&meeting);
+    if (held)
+        RANK_CUDA(r, cuLaunchKernel(hold, (unsigned)sms * 2, 1, 1, 1024, 1, 1, 0, k, args, NULL));
+    pthread_barrier_wait(&meeting);
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int d = 1; d < r->size; d++) {
+            int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + (size_t)to * row + 1), sizes[i], HOCCL_BYTE, to, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)from * row + 1), sizes[i], HOCCL_BYTE, from, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+    }
+    RANK_TRUE(r, cuStreamQuery(k) == CUDA_ERROR_NOT_READY); /* else it has proved nothing */
+    RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+    for (int p = 0; p < r->size; p++)
+        if (p != r->rank)
+            same(r, w.host + (size_t)p * row + 1, message(p, r->rank, 7), sizes[n - 1], p);
+    RANK_CUDA(r, cuStreamSynchronize(k));
+    work_close(r, &w);
+}
+
+static void test_slots_on_gpus(void **state)
+{
+    uint64_t before = 0, after = 0;
+    (void)state;
+    near = (struct near_weather){.on_gpu = true};
+    hoccl_wire_place = HOCCL_POOL_GPU;
+    bool told = hoccl_cuda_sm_work(&before);
+    run(2, "2", all_sizes, NULL, false);
+    run(3, "1+2", all_sizes, NULL, false);
+    if (told && hoccl_cuda_sm_work(&after))
+        assert_int_equal(before, after);
+    run(2, "2", with_sms_held, NULL, false);
+    near = (struct near_weather){0};
+    hoccl_wire_place = HOCCL_POOL_HOST;
+}
+
+static void cannot_start(struct rank *r)
+{
+    HOCCL_Comm comm;
+    RANK_FAILS(r, HOCCL_CommInitRank(&comm, r->size, r->id, r->rank), HOCCL_ERR_BOOTSTRAP, "the test lets no endpoint open");
+}
+
+static void test_no_endpoint(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.fail_open = true};
+    run(2, "2", cannot_start, NULL, true);
+    run(2, "", all_sizes, NULL, false); /* within a node none is needed */
+    near = (struct near_weather){0};
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_weather), cmocka_unit_test(test_wrap),
+        cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
+        cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
+        cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_slots_on_gpus),
+    };
+    make_noise();
+    ranks_environment(8);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("HOCCL_EMU_RATE", "d2h=3000,h2d=3000", 0); /* slow enough that copies and writes are seen side by side */
+    if (hoccl_settings_load_once())
+        return 1;
+    hoccl_wire_transport = &near_transport;
+    return cmocka_run_group_tests_name("ranks on several nodes", tests, NULL, NULL);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model of the pipeline across nodes (p2p/pipe.h), by cases that can be reckoned by hand, and the pools of slots. */
+#include "unit.h"
+
+#include "p2p/pipe.h"
+#include "p2p/pool.h"
+#include "p2p/words.h"
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+/* One chunk: the three stages and their delays after one another. */
+static void test_one_chunk(void **state)
+{
+    struct hoccl_pipe p = {.engine = {100, 1000, 10}, .wire = {200, 2000, 20}, .far = {300, 3000, 30}, .grant = 7};
+    (void)state;
+    assert_int_equal(hoccl_pipe_time(&p, 1000, 1000, 1), 100 + 1000 + 10 + 200 + 2000 + 20 + 300 + 3000 + 30);
+}
+
+/* Depth 1: every chunk waits for the grant of the one before. Depth enough: the slowest stage sets the pace. */
+static void test_depth(void **state)
+{
+    struct hoccl_pipe p = {.engine = {0, 1000, 0}, .wire = {0, 4000, 0}, .far = {0, 1000, 0}, .grant = 1000};
+    (void)state;
+    assert_int_equal(hoccl_pipe_time(&p, 10000, 1000, 1), 10 * 6000 + 9 * 1000);
+    assert_int_equal(hoccl_pipe_time(&p, 10000, 1000, 3), 1000 + 10 * 4000 + 1000);
+    assert_int_equal(hoccl_pipe_time(&p, 10000, 1000, 64), 1000 + 10 * 4000 + 1000);
+    assert_true(hoccl_pipe_time(&p, 10000, 1000, 1) > hoccl_pipe_time(&p, 10000, 1000, 2));
+}
+
+static void test_choice(void **state)
+{
+    struct hoccl_pipe p = hoccl_pipe_default(2);
+    (void)state;
+    for (uint64_t n = 1; n < 200 * MIB; n = n * 3 / 2 + 1) {
+        uint64_t chunk = hoccl_pipe_chunk(&p, n, HOCCL_POOL_SLOT, 4), best = hoccl_pipe_time(&p, n, chunk, 4);
+        assert_true(chunk >= 64 * KIB && chunk <= HOCCL_POOL_SLOT && !(chunk & (chunk - 1)));
+        for (uint64_t c = 64 * KIB; c <= HOCCL_POOL_SLOT && n <= 32 * MIB; c *= 2)
+            assert_true(best <= hoccl_pipe_time(&p, n, c, 4));
+    }
+    assert_int_equal(hoccl_pipe_chunk(&p, 1, HOCCL_POOL_SLOT, 4), 64 * KIB);
+    assert_int_equal(hoccl_pipe_chunk(&p, 1024 * MIB, HOCCL_POOL_SLOT, 4), HOCCL_POOL_SLOT);
+    assert_true(hoccl_pipe_chunk(&p, MIB, HOCCL_POOL_SLOT, 4) < HOCCL_POOL_SLOT); /* else the stages would not overlap */
+}
+
+/* With the depth that is used, large messages come within 5 % of the link, for one socket and for many. */
+static void test_rate(void **state)
+{
+    (void)state;
+    for (int lanes = 1; lanes <= 8; lanes *= 2) {
+        struct hoccl_pipe p = hoccl_pipe_default(lanes);
+        unsigned depth = hoccl_pipe_depth(&p, lanes, HOCCL_POOL_SLOT);
+        uint64_t n = 64 * MIB, alone = n * p.wire.each / 1000;
+        assert_true(depth >= (unsigned)lanes + 2 && depth <= HOCCL_GRANT_MOST);
+        uint64_t t = hoccl_pipe_time(&p, n, hoccl_pipe_chunk(&p, n, HOCCL_POOL_SLOT, depth), depth);
+        assert_true(t >= alone);
+        if (lanes <= 4)
+            assert_true(t * 95 <= alone * 100 + n / HOCCL_POOL_SLOT * p.wire.start * 95);
+    }
+}
+
+/* Each slot is given out once, at its own place; a free one has no owner. */
+static void test_pool(void **state)
+{
+    static struct hoccl_pool pool;
+    static char area[1];
+    bool seen[HOCCL_POOL_SLOTS] = {false};
+    (void)state;
+    pool = (struct hoccl_pool){.host = area, .count = HOCCL_POOL_SLOTS};
+    hoccl_list_init(&pool.free);
+    for (unsigned i = 0; i < pool.count; i++) {
+        pool.slot[i].number = (uint16_t)i;
+        hoccl_list_init(&pool.slot[i].link);
+        hoccl_pool_give(&pool, &pool.slot[i]);
+    }
+    struct hoccl_pool_slot *s, *last = NULL;
+    while ((s = hoccl_pool_take(&pool))) {
+        assert_false(seen[s->number]);
+        seen[s->number] = true;
+        assert_int_equal(hoccl_pool_address(&pool, s), (CUdeviceptr)(uintptr_t)area + s->number * HOCCL_POOL_SLOT);
+        last = s;
+    }
+    assert_int_equal(pool.idle, 0);
+    last->flow = (void *)area;
+    hoccl_pool_give(&pool, last);
+    assert_int_equal(pool.idle, 1);
+    assert_null(last->flow);
+    assert_ptr_equal(hoccl_pool_take(&pool), last); /* the one used last comes first */
+}
+
+static void test_words(void **state)
+{
+    (void)state;
+    assert_int_equal(hoccl_slot_word(63, 65535) & 0xffff, 63);
+    assert_int_equal(hoccl_slot_word(63, 65535) >> 16, 65535);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_chunk), cmocka_unit_test(test_depth), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_rate),      cmocka_unit_test(test_pool),  cmocka_unit_test(test_words),
+    };
+    alarm(60);
+    return cmocka_run_group_tests_name("pipeline model and slots", tests, NULL, NULL);
+}
