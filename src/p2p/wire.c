@@ -73,7 +73,7 @@ static HOCCL_Result open_pools(struct hoccl_wire *w)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
     const struct hoccl_device *device = &w->gpu->device;
-    int other = w->gpu->stage.view.other;
+    int other = w->gpu->stage[0].view.other;
     enum hoccl_pool_place place = other < 0 ? HOCCL_POOL_HOST : hoccl_wire_place;
     if (!hoccl_pool_is_open(&w->out))
         r = hoccl_pool_open(&w->out, device, place, other, "what is sent to other nodes");
