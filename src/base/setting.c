@@ -42,6 +42,8 @@ static const struct row table[] = {
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
      "an XML file of hwloc to go by instead of this machine, as made by lstopo FILE.xml"},
+    {"HOCCL_VERBS", TEXT, hoccl_settings.verbs, "", NULL,
+     "how RDMA queue pairs are made, as gid=3,pkey=0,tc=106,sl=3,timeout=18,retry=6,rnr=6,mtu=4096"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
      "for tests: break the executor, so that a test can show that it notices"},

@@ -20,6 +20,7 @@ struct hoccl_settings {
     uint64_t chunk;             /* HOCCL_CHUNK, bytes */
     enum hoccl_gate_choice gate;      /* HOCCL_GATE */
     char topo_file[HOCCL_SETTING_TEXT]; /* HOCCL_TOPO_FILE */
+    char verbs[HOCCL_SETTING_TEXT];     /* HOCCL_VERBS: read by transport/verbs_setting.c */
     uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
     enum hoccl_break test_break; /* HOCCL_TEST_BREAK */
 };
