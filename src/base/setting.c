@@ -28,7 +28,9 @@ struct row {
 };
 
 /* WORD targets are read as int; every enum above has that size. */
-_Static_assert(sizeof(enum hoccl_gate_choice) == sizeof(int) && sizeof(enum hoccl_break) == sizeof(int), "enum is int");
+_Static_assert(sizeof(enum hoccl_gate_choice) == sizeof(int) && sizeof(enum hoccl_break) == sizeof(int) &&
+                   sizeof(enum hoccl_net_choice) == sizeof(int),
+               "enum is int");
 
 static const struct row table[] = {
     {"HOCCL_DEBUG", WORD, &hoccl_settings.debug, "warn", "error|warn|info|trace", "how much is printed on standard error"},
@@ -42,6 +44,14 @@ static const struct row table[] = {
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
      "an XML file of hwloc to go by instead of this machine, as made by lstopo FILE.xml"},
+    {"HOCCL_NET", WORD, (int *)&hoccl_settings.net, "auto", "auto|verbs|tcp",
+     "what carries bytes between nodes: RDMA (verbs) if there is an active port, else TCP, or one of them by force"},
+    {"HOCCL_NIC", TEXT, hoccl_settings.nic, "", NULL,
+     "network interfaces or devices to use, separated by commas (empty: all that lead to the peer; ^NAME: all but NAME)"},
+    {"HOCCL_PORTS", TEXT, hoccl_settings.ports, "", NULL,
+     "TCP ports to listen on, as FIRST-LAST (empty: any that is free)"},
+    {"HOCCL_LANES", NUMBER, &hoccl_settings.lanes, "0", NULL,
+     "sockets or queue pairs for the data of a connection, at most 16 (0: chosen)"},
     {"HOCCL_VERBS", TEXT, hoccl_settings.verbs, "", NULL,
      "how RDMA queue pairs are made, as gid=3,pkey=0,tc=106,sl=3,timeout=18,retry=6,rnr=6,mtu=4096"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},

@@ -10,6 +10,8 @@ enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_PUSH, HOCC
 /* Ways to break the executor on purpose, so that a test can show that it would notice. */
 enum hoccl_break { HOCCL_BREAK_NOTHING, HOCCL_BREAK_LOCAL_COPY, HOCCL_BREAK_EARLY_FLAG, HOCCL_BREAK_EARLY_REUSE };
 
+enum hoccl_net_choice { HOCCL_NET_AUTO, HOCCL_NET_VERBS, HOCCL_NET_TCP };
+
 #define HOCCL_SETTING_TEXT 1024 /* longest text, the final zero included */
 
 struct hoccl_settings {
@@ -20,6 +22,10 @@ struct hoccl_settings {
     uint64_t chunk;             /* HOCCL_CHUNK, bytes */
     enum hoccl_gate_choice gate;      /* HOCCL_GATE */
     char topo_file[HOCCL_SETTING_TEXT]; /* HOCCL_TOPO_FILE */
+    enum hoccl_net_choice net;  /* HOCCL_NET */
+    char nic[HOCCL_SETTING_TEXT];   /* HOCCL_NIC */
+    char ports[HOCCL_SETTING_TEXT]; /* HOCCL_PORTS */
+    uint64_t lanes;             /* HOCCL_LANES, 0: chosen */
     char verbs[HOCCL_SETTING_TEXT];     /* HOCCL_VERBS: read by transport/verbs_setting.c */
     uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
     enum hoccl_break test_break; /* HOCCL_TEST_BREAK */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds libibverbs.so.1 and its functions. The library stays loaded until the process ends: it has threads' data and
- * providers of its own that do not survive being unloaded. */
+ * providers of its own that do not survive being unloaded. ibv_fork_init is not called: since Linux 5.12 a fork leaves registered
+ * pages alone, and before it the call would take registered memory away from the child (RDMAV_FORK_SAFE=1 asks for that). */
 #define _GNU_SOURCE
 #include "transport/ibv.h"
 
@@ -65,10 +66,6 @@ static HOCCL_Result fill(struct hoccl_ibv *table)
         }
         *(void **)((char *)table + symbols[i].offset) = found;
     }
-    /* Registered pages of a process that forks stay its own; must come before any other use of the library. */
-    int (*fork_init)(void) = (int (*)(void))dlsym(library, "ibv_fork_init");
-    if (fork_init)
-        fork_init();
     return HOCCL_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +21,10 @@ static int query(const struct hoccl_ibv *ibv, struct ibv_context *context, int n
 }
 
 /* Entries that cannot be read or are empty are holes. */
-static int read_gids(const struct hoccl_ibv *ibv, struct ibv_context *context, int number, int length, struct hoccl_gid *out)
+static int read_gids(const struct hoccl_ibv *ibv, struct ibv_context *context, int number, int length, struct hoccl_port_view *v)
 {
     static const union ibv_gid zero;
+    struct hoccl_gid *out = v->gid;
     int n = 0;
     for (int i = 0; i < length && n < HOCCL_GIDS_MAX; i++) {
         struct ibv_gid_entry entry = {0};
@@ -30,6 +32,8 @@ static int read_gids(const struct hoccl_ibv *ibv, struct ibv_context *context, i
             !memcmp(&entry.gid, &zero, sizeof zero))
             continue;
         out[n++] = (struct hoccl_gid){entry.gid, i, (enum ibv_gid_type)entry.gid_type};
+        if (entry.ndev_ifindex && !*v->interface)
+            if_indextoname(entry.ndev_ifindex, v->interface);
     }
     return n;
 }
@@ -44,7 +48,7 @@ static int look(const struct hoccl_ibv *ibv, struct ibv_context *context, const 
     *v = (struct hoccl_port_view){.number = number, .active = attr.state == IBV_PORT_ACTIVE, .mtu = attr.active_mtu,
                                   .ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET, .lid = attr.lid};
     snprintf(v->device, sizeof v->device, "%s", device);
-    v->gids = read_gids(ibv, context, number, attr.gid_tbl_len, v->gid);
+    v->gids = read_gids(ibv, context, number, attr.gid_tbl_len, v);
     return 0;
 }
 
@@ -96,12 +100,14 @@ int hoccl_port_list(struct hoccl_port_view **views)
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
-/* Does "device" or "device:port" of n characters name this port? */
+/* Does "device", "device:port" or "interface" of n characters name this port? */
 static bool names_port(const char *name, size_t n, const struct hoccl_port_view *v)
 {
     char full[80];
     size_t bare = strlen(v->device);
     if (bare == n && !strncmp(name, v->device, n))
+        return true;
+    if (n && strlen(v->interface) == n && !strncmp(name, v->interface, n))
         return true;
     size_t all = (size_t)snprintf(full, sizeof full, "%s:%d", v->device, v->number);
     return all == n && !strncmp(name, full, n);

@@ -10,6 +10,7 @@
 /* A port as it was when it was looked at. */
 struct hoccl_port_view {
     char device[64];
+    char interface[16];     /* the network interface that a port of RoCE belongs to, "" unknown */
     int number;             /* from 1 */
     bool active, ethernet;
     enum ibv_mtu mtu;
@@ -21,7 +22,7 @@ struct hoccl_port_view {
 /* All ports; free *views with free(). The number, or −1 with the error set: no libibverbs, or no device (DEVICE). */
 int hoccl_port_list(struct hoccl_port_view **views);
 
-/* The place in `views` of the port to use: one that HOCCL_NIC (`names`: "mlx5_0", "mlx5_0:1,mlx5_3", "^mlx5_2"; "" any) allows
+/* The place in `views` of the port to use: one that HOCCL_NIC (`names`: "mlx5_0", "mlx5_0:1,eth2", "^mlx5_2"; "" any) allows
  * and that is active, the `nearest` device by topology (or NULL) before others, else in the order of `names`. −1 with the error
  * set (DEVICE, naming what there is). Pure. */
 int hoccl_port_choose(const struct hoccl_port_view *views, int n, const char *names, const char *nearest);

@@ -159,7 +159,8 @@ struct hoccl_transport {
 extern const struct hoccl_transport hoccl_transport_tcp;
 extern const struct hoccl_transport hoccl_transport_verbs;
 
-/* The one that HOCCL_NET names; by "auto" verbs if it has an active port here, else tcp. */
+/* The one that HOCCL_NET names; by "auto" verbs if it has an active port here, else tcp. NULL, with the error set: the one
+ * that it names is not in this build or cannot work here. */
 const struct hoccl_transport *hoccl_transport_choose(void);
 
 #endif

@@ -19,20 +19,12 @@
 #define NEWS 4096
 #define PART_MOST ((size_t)1 << 30)
 #define PART_UNIT ((size_t)4096)
+#define LANES_ETHERNET 4 /* switches of Ethernet spread traffic by queue pair */
+#define LANES_INFINIBAND 2
 
 uint64_t hoccl_verbs_beat(void)
 {
     return hoccl_settings.timeout / 8;
-}
-
-int hoccl_verbs_wanted_lanes(void)
-{
-    return 2;
-}
-
-const char *hoccl_verbs_wanted_nic(void)
-{
-    return "";
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -61,6 +53,8 @@ static void set_limits(struct hoccl_endpoint *e)
 {
     const struct ibv_device_attr *limits = &e->port.limits;
     size_t most = e->port.message_most ? e->port.message_most : PART_MOST;
+    int lanes = hoccl_settings.lanes ? (int)hoccl_settings.lanes : e->port.here.ethernet ? LANES_ETHERNET : LANES_INFINIBAND;
+    e->lanes = lanes < HOCCL_LANES_MAX ? lanes : HOCCL_LANES_MAX;
     e->queue_depth = power_of_two(limits->max_qp_wr < HOCCL_QUEUE_DEPTH ? limits->max_qp_wr : HOCCL_QUEUE_DEPTH);
     e->budget = limits->max_cqe / 4 < HOCCL_SEND_BUDGET ? limits->max_cqe / 4 : HOCCL_SEND_BUDGET;
     if (hoccl_verbs_fault.message_most)
@@ -120,18 +114,17 @@ static void free_parts(struct hoccl_endpoint *e)
     free(e);
 }
 
-static HOCCL_Result open_all(struct hoccl_endpoint *e, const struct hoccl_endpoint_wish *wish, struct hoccl_verbs_card *card)
+static HOCCL_Result open_all(struct hoccl_endpoint *e, const struct hoccl_endpoint_wish *wish, struct tcp_card *card)
 {
     HOCCL_Result r = read_setting(e);
     if (!r)
-        r = hoccl_port_open(hoccl_verbs_wanted_nic(), wish->nic, &e->setting, &e->port);
+        r = hoccl_port_open(hoccl_settings.nic, wish->nic, &e->setting, &e->port);
     if (r)
         return r;
     e->ibv = e->port.ibv;
-    snprintf(card->device, sizeof card->device, "%.31s", e->port.here.device);
     r = make_parts(e);
     if (!r)
-        r = hoccl_exchange_open(&e->exchange, wish->cookie, card);
+        r = hoccl_exchange_open(&e->exchange, wish->cookie, e->port.here.device, card);
     if (!r)
         r = hoccl_watch_open(e);
     return r;
@@ -139,7 +132,7 @@ static HOCCL_Result open_all(struct hoccl_endpoint *e, const struct hoccl_endpoi
 
 static HOCCL_Result verbs_open(const struct hoccl_endpoint_wish *wish, struct hoccl_endpoint **endpoint, struct hoccl_endpoint_card *out)
 {
-    struct hoccl_verbs_card card = {0};
+    struct tcp_card card;
     struct hoccl_endpoint *e = hoccl_alloc(sizeof *e, "an RDMA endpoint");
     if (!e)
         return HOCCL_ERR_MEMORY;
@@ -219,7 +212,7 @@ static void verbs_describe(const struct hoccl_endpoint *e, char *text, size_t by
     int mtu = 128 << (int)hoccl_mtu_choose(e->port.here.mtu, IBV_MTU_4096, e->setting.mtu);
     pthread_mutex_unlock(&own->port_lock);
     snprintf(text, bytes, "verbs: %s, MTU %d, %d lanes, %s, timeout %d and %d retries, TCP port %u for set-up, 1 helper thread", port, mtu,
-             hoccl_verbs_wanted_lanes(), e->srq ? "receives shared" : "receives for each queue pair", e->setting.timeout, e->setting.retry,
+             e->lanes, e->srq ? "receives shared" : "receives for each queue pair", e->setting.timeout, e->setting.retry,
              e->exchange.port);
 }
 

@@ -115,7 +115,7 @@ struct hoccl_endpoint {
     uint32_t *owner;           /* without srq: by receive slot, the queue pair that it is posted to */
     int kept, posted;          /* receives promised to peers; posted to srq */
     int budget, flying;        /* work requests: at most, now */
-    int queue_depth;
+    int queue_depth, lanes;
     size_t part_most;          /* bytes of one work request */
     struct hoccl_list connections, failing, farewells;
     int count;                 /* connections */
@@ -198,9 +198,6 @@ void hoccl_watch_wake(struct hoccl_endpoint *e);
 /* ---- verbs.c ---- */
 /* How long a connection may be silent before a heartbeat. */
 uint64_t hoccl_verbs_beat(void);
-/* HOCCL_LANES, HOCCL_NIC. */
-int hoccl_verbs_wanted_lanes(void);
-const char *hoccl_verbs_wanted_nic(void);
 
 /* ---- for tests: faults on demand (verbs_fault.c) ---- */
 struct hoccl_verbs_fault {

@@ -71,7 +71,7 @@ HOCCL_Result hoccl_verbs_connection_open(struct hoccl_endpoint *e, uint64_t id, 
     c->context = context;
     c->call.fd = -1;
     snprintf(c->name, sizeof c->name, "%s", name);
-    HOCCL_Result r = make_queues(c, hoccl_verbs_wanted_lanes());
+    HOCCL_Result r = make_queues(c, e->lanes);
     if (r) {
         free_queues(c);
         if (c->control)
@@ -277,6 +277,14 @@ void hoccl_connection_settle(struct hoccl_endpoint *e)
         settle_one(hoccl_entry(hoccl_list_take(&e->failing), struct hoccl_connection, fail_link));
 }
 
+static unsigned writes_under_way(const struct hoccl_connection *c)
+{
+    unsigned n = 0;
+    for (int i = 0; i < c->made; i++)
+        n += c->lane[i] ? c->lane[i]->count.flight : 0;
+    return n;
+}
+
 void hoccl_verbs_connection_close(struct hoccl_connection *c)
 {
     struct hoccl_endpoint *e = c->endpoint;
@@ -287,12 +295,16 @@ void hoccl_verbs_connection_close(struct hoccl_connection *c)
         hoccl_list_remove(&c->fail_link);
     c->mute |= was == HOCCL_VERBS_NEW || was == HOCCL_VERBS_JOINING;
     c->state = HOCCL_VERBS_ENDED;
+    hoccl_harvest(e);
+    unsigned lost = writes_under_way(c);
     halt_lanes(c);
     hoccl_harvest(e);
     hoccl_news_withdraw(e, c);
     free_queues(c);
+    if (was == HOCCL_VERBS_JOINED && lost)
+        snprintf(c->text, sizeof c->text, "closed with %u writes under way, which may not have arrived", lost);
     if (c->control)
-        part(c, was == HOCCL_VERBS_FAILING ? c->text : "");
+        part(c, c->text);
     hoccl_list_remove(&c->link);
     e->count--;
     free(c);

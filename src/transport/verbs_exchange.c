@@ -11,9 +11,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
-#include "transport/verbs_dial.h"
+#include "transport/listen.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,15 +118,16 @@ static bool make_ready(struct hoccl_exchange *x, struct hoccl_call *call)
 /* An address has failed: note why, go to the next, after the last one begin again, then give up. */
 static void next_address(struct hoccl_exchange *x, struct hoccl_call *call, int e)
 {
+    struct tcp_candidate candidate[TCP_CANDIDATES];
     char name[80];
     size_t used = strlen(call->text);
-    int known = call->peer.addresses ? call->peer.addresses : 1;
+    int known = hoccl_tcp_card_candidates(&call->peer, &x->own, candidate);
     if (call->fd >= 0)
         close(call->fd);
     call->fd = -1;
-    if (call->address >= (ROUNDS - 1) * known && e != EAFNOSUPPORT && call->peer.addresses)
+    if (call->address >= (ROUNDS - 1) * known && known)
         snprintf(call->text + used, sizeof call->text - used, "%s%s (%s)", used ? ", " : "",
-                 hoccl_dial_text(&call->peer, call->address % known, name, sizeof name),
+                 hoccl_tcp_address_text(&candidate[call->address % known].to, name, sizeof name),
                  e == EPROTO ? "another program listens there" : strerror(e));
     call->state = HOCCL_CALL_CONNECTING;
     call->step_deadline = 0;
@@ -137,10 +139,27 @@ static void next_address(struct hoccl_exchange *x, struct hoccl_call *call, int 
          "between (any TCP port must be open)", call->name, *tried ? tried : "none, as it has no address");
 }
 
+/* A socket that connects, −1 with errno. */
+static int dial(const struct tcp_candidate *to)
+{
+    int one = 1, fd = socket(to->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (!connect(fd, (const struct sockaddr *)&to->to, to->bytes) || errno == EINPROGRESS)
+        return fd;
+    int e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
+
 static void begin_connect(struct hoccl_exchange *x, struct hoccl_call *call)
 {
-    int known = call->peer.addresses ? call->peer.addresses : 1;
-    call->fd = hoccl_dial_connect(&call->peer, x->host, call->address % known);
+    struct tcp_candidate candidate[TCP_CANDIDATES];
+    int known = hoccl_tcp_card_candidates(&call->peer, &x->own, candidate);
+    errno = EADDRNOTAVAIL;
+    call->fd = known ? dial(&candidate[call->address % known]) : -1;
     call->step_deadline = hoccl_now() + ATTEMPT;
     if (call->fd < 0)
         next_address(x, call, errno);
@@ -151,7 +170,7 @@ static void greet(struct hoccl_exchange *x, struct hoccl_call *call)
     struct {
         struct hoccl_wire_hello hello;
         struct hoccl_offer offer;
-    } all = {.hello = {.magic = HOCCL_WIRE_MAGIC, .version = HOCCL_WIRE_VERSION, .nonce = call->peer.nonce, .id = call->id & ~1ull,
+    } all = {.hello = {.magic = HOCCL_WIRE_MAGIC, .version = HOCCL_WIRE_VERSION, .token = call->peer.token, .id = call->id & ~1ull,
                        .bytes = sizeof call->mine}, .offer = call->mine};
     struct pollfd p = {.fd = call->fd, .events = POLLOUT};
     int e = 0;
@@ -248,7 +267,7 @@ static void accept_guests(struct hoccl_exchange *x)
 static bool right(const struct hoccl_exchange *x, const struct guest *g)
 {
     const struct hoccl_wire_hello *h = &g->said.hello;
-    return h->magic == HOCCL_WIRE_MAGIC && h->version == HOCCL_WIRE_VERSION && h->nonce == x->nonce &&
+    return h->magic == HOCCL_WIRE_MAGIC && h->version == HOCCL_WIRE_VERSION && h->token == x->token &&
            h->bytes == sizeof g->said.offer && !memcmp(h->cookie, x->cookie, sizeof x->cookie);
 }
 
@@ -428,19 +447,19 @@ void hoccl_exchange_cancel(struct hoccl_exchange *x, struct hoccl_call *call)
     pthread_mutex_unlock(&x->lock);
 }
 
-HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], struct hoccl_verbs_card *card)
+HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], const char *device, struct tcp_card *card)
 {
     *x = (struct hoccl_exchange){.listener = -1};
     memcpy(x->cookie, cookie, sizeof x->cookie);
-    if (getrandom(&x->nonce, sizeof x->nonce, 0) != sizeof x->nonce)
+    if (getrandom(&x->token, sizeof x->token, 0) != sizeof x->token)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "no random numbers for an RDMA endpoint: %m");
-    x->listener = hoccl_dial_listen(&x->port);
-    if (x->listener < 0)
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "an RDMA endpoint cannot listen for its peers: %m");
-    hoccl_dial_addresses(card);
-    x->host = card->host;
-    card->nonce = x->nonce;
-    card->port = x->port;
+    HOCCL_Result r = hoccl_tcp_interfaces_read("", device, &x->own);
+    if (!r)
+        r = hoccl_listen(&x->listener, &x->port);
+    if (r)
+        return r;
+    *card = (struct tcp_card){.token = x->token, .port = x->port};
+    hoccl_tcp_card_fill(card, &x->own);
     hoccl_list_init(&x->calls);
     hoccl_list_init(&x->guests);
     pthread_mutex_init(&x->lock, NULL);

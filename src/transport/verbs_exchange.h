@@ -13,6 +13,7 @@
 #define HOCCL_TRANSPORT_VERBS_EXCHANGE_H
 
 #include "base/list.h"
+#include "transport/tcp_address.h"
 #include "transport/verbs_wire.h"
 
 #include <poll.h>
@@ -29,7 +30,7 @@ struct hoccl_call {
     uint64_t id;
     const char *name;             /* of the peer, for texts */
     struct hoccl_offer mine;
-    struct hoccl_verbs_card peer;
+    struct tcp_card peer;
     /* On the helper thread, when `theirs` has come: make the queue pairs ready to receive and to send. false: *why says the reason. */
     bool (*ready)(struct hoccl_call *call, char *why, size_t bytes);
     /* Written by the helper thread. */
@@ -41,7 +42,7 @@ struct hoccl_call {
     struct hoccl_list link;
     enum hoccl_call_state state;
     bool busy;                    /* in `ready` */
-    int fd, address;              /* which of the peer's addresses; beyond the last: second round */
+    int fd, address;              /* which of the peer's addresses, best first; beyond the last: second round */
     size_t got;
     uint64_t deadline, step_deadline;
     char buffer[sizeof(struct hoccl_wire_word) + sizeof(struct hoccl_offer)];
@@ -49,9 +50,10 @@ struct hoccl_call {
 
 struct hoccl_exchange {
     uint8_t cookie[16];
-    uint64_t nonce, host;
+    uint64_t token;
     int listener;
     uint16_t port;
+    struct tcp_interfaces own;    /* every network of this host will do */
     pthread_mutex_t lock;
     pthread_cond_t rest;          /* a call is no longer busy */
     struct hoccl_list calls;      /* not DONE or FAILED */
@@ -60,8 +62,8 @@ struct hoccl_exchange {
     uint32_t news;                /* outcomes published so far */
 };
 
-/* Listen, and say in the card where. SYSTEM. */
-HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], struct hoccl_verbs_card *card);
+/* Listen, and say in the card where; the network of `device` (or NULL) is tried first. ARGUMENT (HOCCL_PORTS), SYSTEM. */
+HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], const char *device, struct tcp_card *card);
 void hoccl_exchange_close(struct hoccl_exchange *x);
 
 /* Any thread. The outcome comes by `outcome`, after a step. The helper thread is to be woken after start. */

@@ -132,8 +132,7 @@ bool hoccl_verbs_idle(const struct hoccl_connection *c)
 
 int hoccl_verbs_lanes(const struct hoccl_connection *c, struct hoccl_lane_count count[HOCCL_LANES_MAX])
 {
-    int lanes = c->lanes ? c->lanes : c->made;
-    for (int i = 0; i < lanes; i++)
+    for (int i = 0; i < c->lanes; i++)
         count[i] = c->lane[i] ? c->lane[i]->count : c->counts[i];
-    return lanes;
+    return c->lanes;
 }

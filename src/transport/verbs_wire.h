@@ -2,10 +2,10 @@
 /* What two ends of a verbs connection send each other: the wire format and nothing else. Numbers are in the hosts' order, which is
  * the same on all ranks of a job.
  *
- * 1. The exchange, over TCP to an address of the endpoint's card (verbs_exchange.c):
+ * 1. The exchange, over TCP to an address of the endpoint's card, which is that of tcp (tcp_address.h), by verbs_exchange.c:
  *
  *      lower rank (dials)                               higher rank (listens)
- *      ── HELLO{cookie, nonce, id}, offer ───────────▶  a wrong cookie or nonce: closed without a word
+ *      ── HELLO{cookie, token, id}, offer ───────────▶  a wrong cookie or token: closed without a word
  *      ◀── WELCOME ──────────────────────────────────   at once: you have found the right one
  *                                                       … until its program makes the same connection; then it sets its
  *                                                       queue pairs up to receive and to send
@@ -31,28 +31,11 @@
 #define HOCCL_WIRE_MAGIC 0x42524556u /* "VERB" */
 #define HOCCL_WIRE_VERSION 1u
 #define HOCCL_WIRE_BEYOND 3 /* receives beyond the window */
-#define HOCCL_WIRE_ADDRESSES 10
-
-/* In an endpoint's card. */
-struct hoccl_verbs_card {
-    uint64_t nonce;  /* of this endpoint: a listener of the same address and port on another host has another */
-    uint64_t host;   /* hash of the host's boot id: where it is the own one, the loopback addresses work */
-    uint16_t port;
-    uint8_t addresses;
-    uint8_t zero[5];
-    struct {
-        uint8_t v6;
-        uint8_t bytes[16]; /* IPv4: the first four */
-    } address[HOCCL_WIRE_ADDRESSES];
-    char device[32]; /* for texts */
-};
-
-_Static_assert(sizeof(struct hoccl_verbs_card) <= sizeof(((struct hoccl_endpoint_card *)0)->bytes), "a card has room");
 
 struct hoccl_wire_hello {
     uint32_t magic, version;
     uint8_t cookie[16];
-    uint64_t nonce; /* of the card that was dialled */
+    uint64_t token; /* of the card that was dialed: a listener of the same address and port on another host has another */
     uint64_t id;    /* of the connection, low bit cleared */
     uint32_t bytes; /* of the offer that follows */
     uint32_t zero;

@@ -7,7 +7,6 @@
 #include "transport/gid.h"
 #include "transport/port.h"
 #include "transport/transport.h"
-#include "transport/verbs_dial.h"
 #include "transport/verbs_exchange.h"
 #include "transport/verbs_setting.h"
 
@@ -170,7 +169,7 @@ static void test_ports(void **state)
 {
     static const struct hoccl_port_view v[] = {{.device = "mlx5_0", .number = 1, .active = true},
                                                {.device = "mlx5_1", .number = 1},
-                                               {.device = "mlx5_2", .number = 1, .active = true},
+                                               {.device = "mlx5_2", .interface = "eth2", .number = 1, .active = true},
                                                {.device = "mlx5_2", .number = 2, .active = true},
                                                {.device = "mlx5_20", .number = 1, .active = true}};
     static const struct {
@@ -178,7 +177,7 @@ static void test_ports(void **state)
         int place;
     } rows[] = {{"", NULL, 0}, {"", "mlx5_2", 2}, {"", "mlx5_1", 0}, {"", "mlx5_9", 0}, {"mlx5_2", NULL, 2}, {"mlx5_2:2", NULL, 3},
                 {"mlx5_2", "mlx5_0", 2}, {"mlx5_20,mlx5_0", NULL, 4}, {"mlx5_1,mlx5_2:2", NULL, 3}, {"mlx5_20,mlx5_0", "mlx5_0", 0},
-                {"^mlx5_0", NULL, 2}, {"^mlx5_0", "mlx5_0", 2}, {"^mlx5_0,mlx5_2", NULL, 4}, {"^mlx5_2:1", "mlx5_2", 3}};
+                {"^mlx5_0", NULL, 2}, {"eth2", NULL, 2}, {"^mlx5_0,eth2", NULL, 3}, {"eth", NULL, -1}, {"^mlx5_0", "mlx5_0", 2}, {"^mlx5_0,mlx5_2", NULL, 4}, {"^mlx5_2:1", "mlx5_2", 3}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(hoccl_port_choose(v, 5, rows[i].names, rows[i].nearest), rows[i].place);
@@ -220,7 +219,7 @@ static const uint8_t cookie[16] = "the right one", wrong[16] = "a wrong one";
 
 struct side {
     struct hoccl_exchange x;
-    struct hoccl_verbs_card card;
+    struct tcp_card card;
     struct hoccl_call call;
 };
 
@@ -238,13 +237,13 @@ static bool get_ready(struct hoccl_call *call, char *why, size_t bytes)
 static void side_open(struct side *s, const uint8_t c[16], uint32_t window)
 {
     memset(s, 0, sizeof *s);
-    OK(hoccl_exchange_open(&s->x, c, &s->card));
+    OK(hoccl_exchange_open(&s->x, c, NULL, &s->card));
     s->call.fd = -1;
     s->call.mine.window = window;
     s->call.ready = get_ready;
 }
 
-static void call_start(struct side *s, uint64_t id, const struct hoccl_verbs_card *peer, const char *name)
+static void call_start(struct side *s, uint64_t id, const struct tcp_card *peer, const char *name)
 {
     s->call.id = id;
     s->call.peer = *peer;
@@ -344,9 +343,9 @@ static void test_exchange_refused(void **state)
     assert_true(strstr(a.call.text, "rank 3 (b)") && strstr(a.call.text, "another program listens there"));
     assert_int_equal(b.call.outcome, 0);
     side_close(&a);
-    /* another endpoint at the same port: its nonce differs */
-    struct hoccl_verbs_card old = b.card;
-    old.nonce++;
+    /* another endpoint at the same port: its token differs */
+    struct tcp_card old = b.card;
+    old.token++;
     side_open(&a, cookie, 5);
     call_start(&a, 8, &old, "rank 3 (b)");
     UNTIL(&a, &b, a.call.outcome);

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only the verbs transport can be asked: which device and packet size, parts of large writes, faults of single lanes, memory that
+ * cannot be registered, cards without shared receive queues. It wants two RDMA devices as two nodes and is run in the guest with
+ * Soft-RoCE (test/rdma/guest.sh). verbs [DEVICE DEVICE [CASE…]]; without devices: rxe0 rxe1. What all transports share is tested by
+ * transport.c. */
+#define _GNU_SOURCE
+#include "ends.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/setting.h"
+#include "transport/verbs.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *device[2] = {"rxe0", "rxe1"};
+
+/* An endpoint on one of the two devices, with this HOCCL_VERBS. Soft-RoCE in an emulated guest answers late. */
+static void open_on(struct end *end, int which, const char *verbs)
+{
+    char normal[sizeof hoccl_settings.verbs];
+    struct hoccl_endpoint_wish wish = {.bell = &end->bell, .nic = device[which]};
+    memset(end, 0, sizeof *end);
+    memcpy(normal, hoccl_settings.verbs, sizeof normal);
+    memcpy(wish.cookie, test_cookie, sizeof wish.cookie);
+    snprintf(hoccl_settings.verbs, sizeof hoccl_settings.verbs, "%s%s", strstr(verbs, "timeout") ? "" : *verbs ? "timeout=18," : "timeout=18",
+             verbs);
+    HOCCL_Result r = transport->open(&wish, &end->endpoint, &end->card);
+    CHECK(!r, "open: %s", hoccl_error_text());
+    memcpy(hoccl_settings.verbs, normal, sizeof normal);
+}
+
+struct two {
+    struct end x, y;
+    struct line a, b; /* a of x, b of y */
+};
+
+static void two_open(struct two *t, const char *verbs_x, const char *verbs_y)
+{
+    open_on(&t->x, 0, verbs_x);
+    open_on(&t->y, 1, verbs_y);
+    pair_open(&t->a, &t->x, &t->b, &t->y, 7);
+}
+
+static void two_close(struct two *t)
+{
+    line_close(&t->a);
+    UNTIL(&t->x, &t->y, t->b.closed || t->b.broken);
+    CHECK(t->b.closed, "not closed in good order: %s", t->b.text);
+    line_close(&t->b);
+    end_close(&t->x);
+    end_close(&t->y);
+}
+
+/* One write of `bytes` at odd offsets, all of it compared, the guards too. */
+static void write_and_compare(struct two *t, size_t bytes, uint32_t word)
+{
+    struct buffer from, to;
+    unsigned arrived = t->b.arrived, written = t->a.written;
+    uint64_t before = t->b.arrived_bytes;
+    buffer_open(&from, &t->x, bytes, 3, 0);
+    buffer_open(&to, &t->y, bytes, 5, 0xee);
+    pattern_fill(from.bytes, bytes, word);
+    give_write(&t->a, &t->y, &from, 0, to.region.key, 0, bytes, word);
+    UNTIL(&t->x, &t->y, t->a.broken || t->b.broken || (t->b.arrived > arrived && t->a.written > written));
+    CHECK(!t->a.broken && !t->b.broken, "%s %s", t->a.text, t->b.text);
+    CHECK(t->b.arrived_bytes - before == bytes, "%zu bytes arrived as %llu", bytes, (unsigned long long)(t->b.arrived_bytes - before));
+    CHECK(t->b.seen[word % WORDS] && t->a.done[word % WORDS], "another word");
+    CHECK(pattern_holds(to.bytes, bytes, word), "%zu bytes arrived wrong", bytes);
+    buffer_close(&from);
+    buffer_close(&to);
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
+
+static void test_device(void)
+{
+    struct two t;
+    char text[256];
+    two_open(&t, "", "");
+    for (int i = 0; i < 2; i++) {
+        transport->describe(i ? t.y.endpoint : t.x.endpoint, text, sizeof text);
+        printf("%s\n", text);
+        CHECK(strstr(text, device[i]), "%s is not there: %s", device[i], text);
+        CHECK(strstr(text, "RoCE v2"), "%s", text);
+    }
+    two_close(&t);
+}
+
+static void test_sizes(void)
+{
+    static const size_t sizes[] = {1, 2, 7, 64, 4095, 4097, 65537, 1 << 20, (8 << 20) + 1, 64u << 20};
+    struct two t;
+    two_open(&t, "", "");
+    for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        write_and_compare(&t, sizes[i], 100 + i);
+    two_close(&t);
+}
+
+/* As on a card whose largest message is small: more parts than a queue pair holds, beside whole writes on other lanes. */
+static void test_parts(void)
+{
+    struct two t;
+    hoccl_verbs_fault.message_most = 8192;
+    two_open(&t, "", "");
+    write_and_compare(&t, 8192, 1);
+    write_and_compare(&t, 8193, 2);
+    write_and_compare(&t, 3 << 20, 3);
+    two_close(&t);
+    hoccl_verbs_fault.message_most = 0;
+}
+
+static void test_mtu(void)
+{
+    struct two t;
+    two_open(&t, "mtu=1024", "mtu=4096");
+    CHECK(hoccl_verbs_mtu(t.a.connection) == 1024 && hoccl_verbs_mtu(t.b.connection) == 1024, "%d and %d",
+          hoccl_verbs_mtu(t.a.connection), hoccl_verbs_mtu(t.b.connection));
+    write_and_compare(&t, 8 << 20, 4);
+    two_close(&t);
+}
+
+/* Without room for a single retry: any sender that meets a receiver without a receive breaks. */
+static void test_credits(void)
+{
+    struct two t;
+    struct buffer from, to;
+    two_open(&t, "rnr=0", "rnr=0");
+    buffer_open(&from, &t.x, 4096, 0, 1);
+    buffer_open(&to, &t.y, 4096, 0, 0);
+    for (int round = 0; round < 20; round++) {
+        unsigned given = 0, messages = t.b.messages, arrived = t.b.arrived;
+        struct hoccl_write w = {.from = &from.region, .to = to.region.key, .bytes = 8, .word = 9, .tag = 9};
+        UNTIL(&t.x, &t.y, transport->message(t.a.connection, "m", 1));
+        for (given = 1; given < 1000 && transport->message(t.a.connection, "m", 1);) /* the other end is not polled: room ends */
+            given++;
+        CHECK(given < 1000, "messages always find room");
+        unsigned writes = 0;
+        UNTIL(&t.x, &t.y, !transport->write(t.a.connection, &w) || ++writes > 200);
+        UNTIL(&t.x, &t.y, t.a.broken || (t.b.messages == messages + given && t.b.arrived >= arrived + writes));
+        CHECK(!t.a.broken && !t.b.broken, "%s %s", t.a.text, t.b.text);
+    }
+    UNTIL(&t.x, &t.y, transport->idle(t.a.connection));
+    buffer_close(&from);
+    buffer_close(&to);
+    two_close(&t);
+}
+
+static void test_no_srq(void)
+{
+    hoccl_verbs_fault.no_srq = true;
+    test_credits();
+    test_parts();
+    hoccl_verbs_fault.no_srq = false;
+}
+
+/* Each lane and the control queue of a new connection fails: both ends hear of it, with its name; a new connection works. */
+static void test_lane_faults(void)
+{
+    struct end x, y;
+    struct line a, b;
+    struct hoccl_lane_count count[HOCCL_LANES_MAX];
+    open_on(&x, 0, "timeout=16,retry=3");
+    open_on(&y, 1, "timeout=16,retry=3");
+    int lanes = 1;
+    for (int lane = -1; lane < lanes; lane++) {
+        char name[24];
+        struct buffer from, to;
+        pair_open(&a, &x, &b, &y, 50 + (uint64_t)(lane + 1));
+        lanes = transport->lanes(a.connection, count);
+        buffer_open(&from, &x, 4 << 20, 1, 7);
+        buffer_open(&to, &y, 4 << 20, 1, 0);
+        for (uint32_t i = 0; i < 8; i++)
+            give_write(&a, &y, &from, 0, to.region.key, 0, from.size, i);
+        hoccl_verbs_break_lane(a.connection, lane);
+        UNTIL(&x, &y, a.broken);
+        snprintf(name, sizeof name, lane < 0 ? "control queue" : "lane %d", lane);
+        CHECK(strstr(a.text, name) && strstr(a.text, "rank 1 (there)") && strstr(a.text, device[0]) && strstr(a.text, device[1]),
+              "%s", a.text);
+        /* nothing lands any more */
+        memset(to.bytes, 0x33, to.size);
+        hoccl_sleep(50 * HOCCL_MS);
+        for (size_t i = 0; i < to.size; i++)
+            CHECK(to.bytes[i] == 0x33, "byte %zu was written after BROKEN", i);
+        printf("lane %d: %s\n", lane, a.text);
+        line_close(&a);
+        if (lane >= 0) { /* the reason is told */
+            UNTIL(&x, &y, b.broken);
+            CHECK(strstr(b.text, "has given the connection up") && strstr(b.text, name), "%s", b.text);
+        }
+        line_close(&b);
+        buffer_close(&from);
+        buffer_close(&to);
+    }
+    pair_open(&a, &x, &b, &y, 99);
+    line_close(&a);
+    UNTIL(&x, &y, b.closed);
+    line_close(&b);
+    end_close(&x);
+    end_close(&y);
+}
+
+/* A process on the other device that joins and then does what `then` says, its card by pipe. */
+static pid_t start_peer(struct hoccl_endpoint_card *card, const struct hoccl_endpoint_card *mine, int *go)
+{
+    int out[2], in[2];
+    CHECK(!pipe(out) && !pipe(in), "pipe");
+    pid_t pid = fork();
+    CHECK(pid >= 0, "fork");
+    if (!pid) {
+        struct end y;
+        struct line b;
+        struct hoccl_endpoint_card theirs;
+        open_on(&y, 1, "");
+        CHECK(write(out[1], &y.card, sizeof y.card) == sizeof y.card, "pipe");
+        CHECK(read(in[0], &theirs, sizeof theirs) == sizeof theirs, "pipe");
+        line_open(&b, &y, 15, &theirs);
+        for (;;)
+            end_poll(&y);
+    }
+    close(out[1]);
+    close(in[0]);
+    CHECK(read(out[0], card, sizeof *card) == sizeof *card, "the peer has no endpoint");
+    (void)mine;
+    close(out[0]);
+    *go = in[1];
+    return pid;
+}
+
+/* The peer's process is killed: while idle, and with much outstanding. */
+static void kill_peer(bool busy)
+{
+    struct end x;
+    struct line a;
+    struct hoccl_endpoint_card card;
+    struct buffer from;
+    int go;
+    pid_t pid = start_peer(&card, NULL, &go);
+    open_on(&x, 0, "");
+    CHECK(write(go, &x.card, sizeof x.card) == sizeof x.card, "pipe");
+    line_open(&a, &x, 14, &card);
+    UNTIL(&x, (struct end *)NULL, a.joined || a.broken);
+    CHECK(a.joined, "%s", a.text);
+    buffer_open(&from, &x, 1 << 20, 0, 1);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    uint64_t begin = hoccl_now();
+    for (int i = 0; busy && i < 64; i++)
+        transport->message(a.connection, "gone", 4);
+    UNTIL(&x, (struct end *)NULL, a.broken);
+    uint64_t took = hoccl_now() - begin;
+    printf("noticed after %.1f s: %s\n", (double)took / 1e9, a.text);
+    CHECK(took < hoccl_settings.timeout / 2, "only after %.1f s", (double)took / 1e9);
+    CHECK(strstr(a.text, "rank 1 (there)") && strstr(a.text, "does not answer"), "%s", a.text);
+    line_close(&a);
+    buffer_close(&from);
+    end_close(&x);
+    close(go);
+}
+
+static void test_peer_killed_idle(void)
+{
+    kill_peer(false);
+}
+
+static void test_peer_killed_busy(void)
+{
+    kill_peer(true);
+}
+
+/* As an ordinary user with 64 KiB of locked memory, in a process of its own. */
+static void test_memlock(void)
+{
+    pid_t pid = fork();
+    if (!pid) {
+        struct end x = {0};
+        struct hoccl_endpoint_wish wish = {.bell = &x.bell, .nic = device[0]};
+        struct rlimit l = {65536, 65536};
+        CHECK(!setrlimit(RLIMIT_MEMLOCK, &l) && !setresuid(65534, 65534, 65534), "no ordinary user");
+        HOCCL_Result r = transport->open(&wish, &x.endpoint, &x.card);
+        printf("%s\n", hoccl_error_text());
+        CHECK(r == HOCCL_ERR_MEMORY, "result %d", r);
+        CHECK(strstr(hoccl_error_text(), "64 KiB") && strstr(hoccl_error_text(), "the launcher's may differ"), "text");
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = 1;
+    waitpid(pid, &status, 0);
+    CHECK(!status, "status %d", status);
+}
+
+/* Registration fails on one side, by each way; the connection is none the worse. */
+static void test_registration(void)
+{
+    struct two t;
+    struct hoccl_region region;
+    two_open(&t, "", "");
+    struct hoccl_region_source nothing = {.address = (void *)4096, .bytes = 4096, .dmabuf = -1};
+    CHECK(transport->region_add(t.x.endpoint, &nothing, &region) == HOCCL_ERR_DEVICE, "no error, or %s", hoccl_error_text());
+    CHECK(strstr(hoccl_error_text(), "nvidia-peermem"), "%s", hoccl_error_text());
+    printf("%s\n", hoccl_error_text());
+    int fd = open("/dev/null", O_RDONLY);
+    struct hoccl_region_source odd = {.address = (void *)4096, .bytes = 4096, .dmabuf = fd};
+    CHECK(transport->region_add(t.x.endpoint, &odd, &region) == HOCCL_ERR_DEVICE, "no error");
+    CHECK(strstr(hoccl_error_text(), "dma-buf"), "%s", hoccl_error_text());
+    printf("%s\n", hoccl_error_text());
+    close(fd);
+    write_and_compare(&t, 100000, 5);
+    two_close(&t);
+}
+
+/* A key that the peer has withdrawn breaks the connection, and nothing is written. */
+static void test_stale_key(void)
+{
+    struct two t;
+    struct buffer from, to;
+    two_open(&t, "", "");
+    buffer_open(&from, &t.x, 4096, 0, 1);
+    buffer_open(&to, &t.y, 4096, 0, 0x44);
+    struct hoccl_region_key key = to.region.key;
+    transport->region_remove(t.y.endpoint, &to.region);
+    give_write(&t.a, &t.y, &from, 0, key, 0, 4096, 1);
+    UNTIL(&t.x, &t.y, t.a.broken);
+    printf("%s\n", t.a.text);
+    CHECK(strstr(t.a.text, "not registered"), "%s", t.a.text);
+    for (int i = 0; i < 4096; i++)
+        CHECK(to.bytes[i] == 0x44, "byte %d was written", i);
+    line_close(&t.a);
+    UNTIL(&t.x, &t.y, t.b.broken);
+    line_close(&t.b);
+    buffer_guards(&to);
+    free(to.whole);
+    buffer_close(&from);
+    end_close(&t.x);
+    end_close(&t.y);
+}
+
+/* Every lane carries data, and more than one write is under way on each. */
+static void test_lanes(void)
+{
+    struct two t;
+    struct buffer from, to;
+    struct hoccl_lane_count count[HOCCL_LANES_MAX];
+    two_open(&t, "", "");
+    buffer_open(&from, &t.x, 1 << 20, 1, 0);
+    buffer_open(&to, &t.y, 1 << 20, 2, 0);
+    pattern_fill(from.bytes, from.size, 6);
+    for (uint32_t i = 0; i < 256; i++)
+        give_write(&t.a, &t.y, &from, i * 4096, to.region.key, i * 4096, 4096, i);
+    UNTIL(&t.x, &t.y, t.a.broken || (t.b.arrived == 256 && t.a.written == 256));
+    CHECK(!t.a.broken, "%s", t.a.text);
+    CHECK(pattern_holds(to.bytes, to.size, 6), "wrong bytes");
+    int lanes = transport->lanes(t.a.connection, count);
+    for (int i = 0; i < lanes; i++)
+        CHECK(count[i].writes > 32 && count[i].most >= 2 && !count[i].flight, "lane %d: %llu writes, at most %u at once", i,
+              (unsigned long long)count[i].writes, count[i].most);
+    for (int i = 0; i < 256; i++)
+        CHECK(t.b.seen[i] == 1 && t.a.done[i] == 1, "word %d: arrived %d times, written %d times", i, t.b.seen[i], t.a.done[i]);
+    buffer_close(&from);
+    buffer_close(&to);
+    two_close(&t);
+}
+
+/* Many connections of one pair of endpoints; the receives are promised in shares and none is lost. */
+static void test_crowd(void)
+{
+    enum { N = 64 };
+    static struct line a[N], b[N];
+    struct end x, y;
+    open_on(&x, 0, "");
+    open_on(&y, 1, "");
+    for (int i = 0; i < N; i++) {
+        line_open(&a[i], &x, 200 + 2 * (uint64_t)i, &y.card);
+        line_open(&b[i], &y, 201 + 2 * (uint64_t)i, &x.card);
+    }
+    for (int i = 0; i < N; i++)
+        UNTIL(&x, &y, (a[i].joined && b[i].joined) || a[i].broken || b[i].broken);
+    for (int i = 0; i < N; i++) {
+        CHECK(!a[i].broken && !b[i].broken, "%s %s", a[i].text, b[i].text);
+        for (int k = 0; k < 40; k++)
+            give_message(&a[i], &y, &i, sizeof i);
+    }
+    for (int i = 0; i < N; i++)
+        UNTIL(&x, &y, b[i].messages == 40);
+    for (int i = 0; i < N; i++)
+        CHECK(!memcmp(b[i].last, &i, sizeof i), "connection %d has another's message", i);
+    for (int i = 0; i < N; i++)
+        line_close(&a[i]);
+    for (int i = 0; i < N; i++) {
+        UNTIL(&x, &y, b[i].closed || b[i].broken);
+        CHECK(b[i].closed, "%s", b[i].text);
+        line_close(&b[i]);
+    }
+    end_close(&x);
+    end_close(&y);
+}
+
+/* The same pair again and again: nothing grows. */
+static void test_again(void)
+{
+    struct end x, y;
+    struct line a, b;
+    int descriptors = 0, rounds = getenv("LONG_TESTS") ? 1000 : 200;
+    long memory = 0;
+    open_on(&x, 0, "");
+    open_on(&y, 1, "");
+    for (int i = 0; i < rounds; i++) {
+        pair_open(&a, &x, &b, &y, 1000 + (uint64_t)i);
+        give_message(i & 1 ? &a : &b, i & 1 ? &y : &x, "once", 4);
+        UNTIL(&x, &y, a.messages || b.messages);
+        line_close(&a);
+        UNTIL(&x, &y, b.closed || b.broken);
+        CHECK(b.closed, "round %d: %s", i, b.text);
+        line_close(&b);
+        if (i == rounds / 2) {
+            descriptors = process_descriptors();
+            memory = process_memory();
+        }
+    }
+    CHECK(process_descriptors() <= descriptors + 2, "%d descriptors became %d", descriptors, process_descriptors());
+    CHECK(process_memory() < memory + 2048, "%ld KiB became %ld", memory, process_memory());
+    end_close(&x);
+    end_close(&y);
+}
+
+/* Nobody polls: the processor is at rest, and a bell that is armed rings when something comes. */
+static void test_sleep(void)
+{
+    struct two t;
+    struct rusage before, after;
+    two_open(&t, "", "");
+    UNTIL(&t.x, &t.y, !transport->arm(t.y.endpoint) && !transport->arm(t.x.endpoint));
+    getrusage(RUSAGE_SELF, &before);
+    hoccl_sleep(HOCCL_S);
+    getrusage(RUSAGE_SELF, &after);
+    long us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+              after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    CHECK(us < 50000, "%ld us of processor time in a second of rest", us);
+    hoccl_doorbell_announce(&t.y.bell);
+    UNTIL(&t.x, &t.y, !transport->arm(t.y.endpoint));
+    CHECK(transport->message(t.a.connection, "wake", 4), "no room");
+    uint64_t begin = hoccl_now();
+    hoccl_doorbell_sleep(&t.y.bell, 20 * HOCCL_S);
+    CHECK(hoccl_now() - begin < 2 * HOCCL_S, "the bell did not ring");
+    UNTIL(&t.x, &t.y, t.b.messages == 1);
+    two_close(&t);
+}
+
+/* Silence for several heartbeats is no fault. */
+static void test_quiet(void)
+{
+    struct two t;
+    hoccl_settings.timeout = 8 * HOCCL_S; /* a beat a second */
+    two_open(&t, "", "");
+    uint64_t end = hoccl_now() + 4 * HOCCL_S;
+    UNTIL(&t.x, &t.y, t.a.broken || t.b.broken || hoccl_now() > end);
+    CHECK(!t.a.broken && !t.b.broken, "%s %s", t.a.text, t.b.text);
+    hoccl_settings.timeout = 30 * HOCCL_S;
+    two_close(&t);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    {"device", test_device}, {"sizes", test_sizes}, {"parts", test_parts}, {"mtu", test_mtu}, {"credits", test_credits},
+    {"lanes", test_lanes}, {"lane_faults", test_lane_faults}, {"memlock", test_memlock}, {"registration", test_registration},
+    {"stale_key", test_stale_key}, {"crowd", test_crowd}, {"again", test_again}, {"sleep", test_sleep}, {"quiet", test_quiet},
+    {"no_srq", test_no_srq}, {"peer_killed_busy", test_peer_killed_busy}, {"peer_killed_idle", test_peer_killed_idle},
+};
+
+static bool chosen(const char *name, int argc, char **argv)
+{
+    bool all = argc < 4;
+    for (int i = 3; i < argc; i++)
+        all = all || !strcmp(argv[i], name);
+    return all;
+}
+
+int main(int argc, char **argv)
+{
+    transport = &hoccl_transport_verbs;
+    CHECK(!hoccl_settings_load(), "%s", hoccl_error_text());
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 2) {
+        device[0] = argv[1];
+        device[1] = argv[2];
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t begin = hoccl_now();
+        if (!chosen(cases[i].name, argc, argv))
+            continue;
+        cases[i].run();
+        printf("ok %-18s %6.1f s\n", cases[i].name, (double)(hoccl_now() - begin) / 1e9);
+    }
+    return 0;
+}
