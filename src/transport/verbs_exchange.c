@@ -135,8 +135,8 @@ static void next_address(struct hoccl_exchange *x, struct hoccl_call *call, int 
         return;
     char tried[sizeof call->text];
     memcpy(tried, call->text, sizeof tried);
-    fail(x, call, "%s cannot be reached to set RDMA up: tried %.250s. Either its process has ended, or a firewall or a missing route is "
-         "between (any TCP port must be open)", call->name, *tried ? tried : "none, as it has no address");
+    fail(x, call, "%s cannot be reached over TCP to set RDMA up: its process has ended, or a firewall (HOCCL_PORTS names the ports to "
+         "open) or a missing route is between; tried %.250s", call->name, *tried ? tried : "no address, as it has none");
 }
 
 /* A socket that connects, −1 with errno. */

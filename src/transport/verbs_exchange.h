@@ -37,7 +37,7 @@ struct hoccl_call {
     struct hoccl_offer theirs;
     uint32_t prepared;            /* 1 (published): `ready` has returned true, `theirs` counts */
     uint32_t outcome;             /* 0, or DONE, FAILED (published) */
-    char text[400];               /* why it failed */
+    char text[480];               /* why it failed */
     /* Of the exchange. */
     struct hoccl_list link;
     enum hoccl_call_state state;
