@@ -22,7 +22,7 @@
  * HOCCL_TIMEOUT / 3 breaks it (TCP_USER_TIMEOUT), both together well within HOCCL_TIMEOUT / 2. Lanes have HOCCL_TIMEOUT: a
  * peer that is alive and slow to read is not gone. */
 #define _GNU_SOURCE
-#include "transport/transport.h"
+#include "transport/tcp.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -31,6 +31,7 @@
 #include "transport/tcp_address.h"
 #include "transport/tcp_door.h"
 #include "transport/tcp_lane.h"
+#include "transport/transport.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -42,6 +43,8 @@
 #include <unistd.h>
 
 #define THREADS_MAX 8
+
+int hoccl_tcp_threads;
 
 enum state { NEW, JOINING, JOINED, ENDED };
 
@@ -111,7 +114,7 @@ static int allowed_cores(void)
 
 static void choose_sizes(struct hoccl_endpoint *e)
 {
-    int n = allowed_cores() / 4;
+    int n = hoccl_tcp_threads ? hoccl_tcp_threads : allowed_cores() / 4;
     e->threads = n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
     e->lanes = hoccl_settings.lanes ? (int)hoccl_settings.lanes : e->threads < 2 ? 2 : e->threads;
 }

@@ -29,21 +29,25 @@ static bool sounds_virtual(const char *name)
     return false;
 }
 
-/* Binary logarithm of the link's Mbit/s; 0 where the driver does not say. */
-static uint8_t link_speed(const char *name)
+/* Mbit/s; 0 where the driver does not say. */
+static unsigned link_speed(const char *name)
 {
     struct ethtool_cmd c = {.cmd = ETHTOOL_GSET};
     struct ifreq r = {.ifr_data = (char *)&c};
-    uint8_t log = 0;
+    unsigned speed = 0;
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return 0;
     snprintf(r.ifr_name, sizeof r.ifr_name, "%s", name);
     if (!ioctl(fd, SIOCETHTOOL, &r) && (int)ethtool_cmd_speed(&c) > 0)
-        for (uint32_t s = ethtool_cmd_speed(&c); s > 1; s >>= 1)
-            log++;
+        speed = ethtool_cmd_speed(&c);
     close(fd);
-    return log;
+    return speed;
+}
+
+static uint8_t logarithm(unsigned n)
+{
+    return n ? (uint8_t)(31 - __builtin_clz(n)) : 0;
 }
 
 /* Is `name` this interface, or an RDMA device ("mlx5_0", "mlx5_0:1") that it belongs to? */
@@ -149,7 +153,8 @@ static void add_interface(struct tcp_interfaces *out, const struct ifaddrs *i, c
         return;
     snprintf(t->name, sizeof t->name, "%s", i->ifa_name);
     t->address.class = class_of(i, out->named || (near && is_called(i->ifa_name, near, strlen(near))));
-    t->address.speed = link_speed(i->ifa_name);
+    t->mbits = link_speed(i->ifa_name);
+    t->address.speed = logarithm(t->mbits);
     out->count++;
 }
 
@@ -188,8 +193,8 @@ void hoccl_tcp_interfaces_text(const struct tcp_interfaces *all, char *text, siz
         const struct tcp_address *a = &all->list[i].address;
         char name[INET6_ADDRSTRLEN] = "?", speed[32] = "";
         inet_ntop(a->family == 4 ? AF_INET : AF_INET6, a->bytes, name, sizeof name);
-        if (a->speed)
-            snprintf(speed, sizeof speed, " %.3g Gbit/s", (double)(1u << a->speed) / 1024);
+        if (all->list[i].mbits)
+            snprintf(speed, sizeof speed, " %g Gbit/s", (double)all->list[i].mbits / 1000);
         int n = snprintf(text + at, bytes - at, "%s%s %s/%d%s%s", i ? ", " : "", all->list[i].name, name, a->prefix, speed,
                          words[a->class]);
         at += n > 0 ? (size_t)n : 0;

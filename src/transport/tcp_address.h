@@ -29,6 +29,7 @@ struct tcp_address {
 
 struct tcp_interface {
     char name[IF_NAMESIZE];
+    unsigned mbits;  /* per second; 0: not known */
     struct tcp_address address;
 };
 

@@ -99,6 +99,8 @@ static void begin_round(struct tcp_meeting *m, uint64_t at)
 
 static void give_up(struct tcp_door *door, struct tcp_meeting *m)
 {
+    for (struct hoccl_list *l = m->calls.next; l != &m->calls; l = l->next)
+        note(call_of(l), ETIMEDOUT);
     const char *tried = m->tried[0] ? m->tried : m->before;
     snprintf(m->text, sizeof m->text, "%.60s cannot be reached over TCP: its process has ended, or a firewall stands in between "
              "(HOCCL_PORTS sets the ports to open), or HOCCL_NIC should name the network that joins the nodes; tried %s", m->name,

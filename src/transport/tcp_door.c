@@ -212,7 +212,9 @@ static void somebody_knocks(struct tcp_source *source, uint32_t events)
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-            hoccl_log(HOCCL_LOG_WARN, "TCP: a caller has to wait: accept: %m (limit of open files: ulimit -n)");
+            if (!door->warned)
+                hoccl_log(HOCCL_LOG_WARN, "TCP: callers have to wait: accept: %m (limit of open files: ulimit -n)");
+            door->warned = true;
             door->paused_until = hoccl_now() + PAUSE;
             if (door->paused_until < door->due)
                 door->due = door->paused_until;

@@ -66,6 +66,7 @@ struct tcp_door {
     struct hoccl_list over;      /* guests to be freed at the end of the turn, when no event can name them any more */
     unsigned strangers;
     unsigned turned_away;
+    bool warned;                 /* of that: */
     uint64_t paused_until;       /* no descriptors: not accepting, else 0 */
     uint64_t due;                /* the next time something has to be looked at */
 };

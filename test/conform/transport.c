@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every transport has to do: "transport NAME [CASE…]". Two endpoints in this process; joining is here, what moves in
+/* What every transport has to do: "transport NAME [CASE…]". The name "tcp3" is tcp with three I/O threads. Two endpoints in this process; joining is here, what moves in
  * transport_data.c, how connections end and threads sleep in transport_end.c. */
 #include "transport_cases.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "transport/tcp.h"
 
 #include <string.h>
 
@@ -181,6 +182,10 @@ static const struct {
 
 static const struct hoccl_transport *by_name(const char *name)
 {
+    if (!strcmp(name, "tcp3")) {
+        hoccl_tcp_threads = 3;
+        name = "tcp";
+    }
     setenv("HOCCL_NET", name, 1);
     CHECK(!hoccl_settings_load(), "%s", hoccl_error_text());
     const struct hoccl_transport *t = hoccl_transport_choose();

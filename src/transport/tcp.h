@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The TCP transport is reached through transport.h; this is for its tests. */
+#ifndef HOCCL_TRANSPORT_TCP_H
+#define HOCCL_TRANSPORT_TCP_H
+
+/* I/O threads of endpoints opened from now on; 0, as at first: chosen by the cores. */
+extern int hoccl_tcp_threads;
+
+#endif
