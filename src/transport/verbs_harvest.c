@@ -133,8 +133,10 @@ static void take_received(struct hoccl_endpoint *e, const struct ibv_wc *wc)
             kept = hear_frame(q, slot, wc->byte_len);
         }
     } else if (c && wc->status != IBV_WC_WR_FLUSH_ERR) {
-        hoccl_connection_fail(c, "%s: receiving failed: %s (%d, vendor's code %u)", c->name, e->ibv->wc_status_str(wc->status),
-                              wc->status, wc->vendor_err);
+        hoccl_connection_fail(c, "%s: receiving failed: %s (%d, vendor's code %u): %s", c->name, e->ibv->wc_status_str(wc->status),
+                              wc->status, wc->vendor_err,
+                              wc->status == IBV_WC_REM_ACCESS_ERR ? "it has written where nothing is registered here, or not any more"
+                                                                  : "the card has reported a fault: see its driver's messages (dmesg)");
     }
     if (!kept)
         hoccl_receive_again(e, slot, wc->qp_num);
