@@ -187,7 +187,7 @@ static bool verbs_arm(struct hoccl_endpoint *e)
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Farewells are given the time to be heard; the peer's acknowledgement takes a moment, or it is gone and that takes two seconds. */
+/* Farewells are given the time to be heard: an instant, or two seconds where the peer does not answer. */
 static void verbs_close(struct hoccl_endpoint *e)
 {
     struct hoccl_transport_event none;

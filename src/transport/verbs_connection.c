@@ -10,8 +10,9 @@
  *                                         └──lanes destroyed, event made──▶ ENDED    (settle; between harvests)
  *
  * The control queue lives a little longer than its connection, as a farewell: it has a BYE to bring across, with the reason if there
- * is one. It holds no memory of the user and the peer cannot write through it. It is freed when the BYE is acknowledged, or given up
- * after two seconds. */
+ * is one. It holds no memory of the user and the peer cannot write through it. It is given up after two seconds if the BYE is not
+ * acknowledged; else it lingers for an instant, as the queue of the end that has heard a BYE does: a queue pair that is destroyed takes
+ * with it the acknowledgement that it has not sent yet, and the peer would wait for that in vain. */
 #include "transport/verbs.h"
 
 #include "base/atomic.h"
@@ -26,6 +27,7 @@
 #include <string.h>
 
 #define FAREWELL_TIME (2 * HOCCL_S)
+#define LINGER_TIME (20 * HOCCL_MS)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -235,7 +237,7 @@ static void halt_lanes(struct hoccl_connection *c)
             hoccl_queue_halt(c->lane[i]);
 }
 
-/* The control queue says goodbye by itself; if it cannot, it goes at once. */
+/* The control queue says goodbye by itself, or lingers where the peer has said it; if it cannot, it goes at once. */
 static void part(struct hoccl_connection *c, const char *reason)
 {
     struct hoccl_endpoint *e = c->endpoint;
@@ -243,15 +245,14 @@ static void part(struct hoccl_connection *c, const char *reason)
     size_t bytes = strlen(reason);
     c->control = NULL;
     q->connection = NULL;
-    if (c->mute || c->left || !hoccl_queue_frame(q, HOCCL_FRAME_BYE, reason, bytes, 0)) {
+    if (c->mute || (!c->left && !hoccl_queue_frame(q, HOCCL_FRAME_BYE, reason, bytes, 0))) {
         hoccl_queue_free(q);
         return;
     }
-    q->deadline = hoccl_now() + FAREWELL_TIME;
+    q->deadline = hoccl_now() + (c->left ? LINGER_TIME : FAREWELL_TIME);
     hoccl_list_append(&e->farewells, &q->link);
 }
 
-/* The control queue of a connection that the peer has closed stays until close: its last acknowledgement may not be sent yet. */
 static void settle_one(struct hoccl_connection *c)
 {
     struct hoccl_endpoint *e = c->endpoint;
@@ -261,8 +262,7 @@ static void settle_one(struct hoccl_connection *c)
         hoccl_queue_halt(c->control);
     hoccl_harvest(e);
     free_queues(c);
-    if (!c->left)
-        part(c, c->text);
+    part(c, c->text);
     struct hoccl_news *n = hoccl_news_add(c, c->orderly ? HOCCL_TRANSPORT_CLOSED : HOCCL_TRANSPORT_BROKEN);
     if (!c->orderly) {
         n->text = strdup(c->text);
@@ -317,7 +317,9 @@ static void tend_farewells(struct hoccl_endpoint *e, uint64_t now)
     for (struct hoccl_list *l = e->farewells.next, *next; l != &e->farewells; l = next) {
         struct hoccl_queue *q = hoccl_entry(l, struct hoccl_queue, link);
         next = l->next;
-        if (hoccl_queue_flying(q) && now < q->deadline)
+        if (!hoccl_queue_flying(q) && q->deadline > now + LINGER_TIME)
+            q->deadline = now + LINGER_TIME;
+        if (now < q->deadline)
             continue;
         hoccl_list_remove(&q->link);
         hoccl_queue_free(q);
