@@ -38,11 +38,13 @@ void info_rdma(json_t *document)
     int n = r ? 0 : hoccl_port_list(&views), used = n > 0 ? hoccl_port_choose(views, n, hoccl_settings.nic, NULL) : -1;
     json_t *error = info_string(used < 0 ? hoccl_error_text() : NULL);
     for (int i = 0; i < n; i++)
-        json_array_append_new(ports, json_pack("{s:s, s:i, s:s, s:b, s:s, s:i, s:i, s:o, s:o}", "device", views[i].device, "port",
-                                               views[i].number, "interface", views[i].interface, "active", views[i].active, "layer",
-                                               views[i].ethernet ? "Ethernet" : "InfiniBand", "mtu", 128 << (int)views[i].mtu, "lid",
-                                               views[i].lid, "gid", gid_index(&views[i], &setting), "gids", addresses(&views[i])));
+        json_array_append_new(ports, json_pack("{s:s, s:i, s:s, s:b, s:s, s:i, s:i, s:o, s:o}", "device", views[i].device,
+                                               "port", views[i].number, "interface", views[i].interface, "active",
+                                               views[i].active, "layer", views[i].ethernet ? "Ethernet" : "InfiniBand",
+                                               "mtu", 128 << (int)views[i].mtu, "lid", views[i].lid, "gid",
+                                               gid_index(&views[i], &setting), "gids", addresses(&views[i])));
     free(views);
-    json_object_set_new(document, "rdma", json_pack("{s:o, s:o, s:o}", "error", error, "used",
-                                                    used < 0 ? json_null() : json_integer(used), "ports", ports));
+    json_object_set_new(
+        document, "rdma",
+        json_pack("{s:o, s:o, s:o}", "error", error, "used", used < 0 ? json_null() : json_integer(used), "ports", ports));
 }

@@ -43,9 +43,9 @@ static void list(const struct hoccl_gid *table, int n, char *text, size_t bytes)
     size_t used = 0;
     text[0] = 0;
     for (int i = 0; i < n && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%d: %s %s", i ? ", " : "", table[i].index,
-                                 hoccl_gid_type_text(table[i].type),
-                                 hoccl_gid_text(&table[i].gid, address, sizeof address));
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%s%d: %s %s", i ? ", " : "", table[i].index,
+                             hoccl_gid_type_text(table[i].type), hoccl_gid_text(&table[i].gid, address, sizeof address));
     if (!n)
         snprintf(text, bytes, "empty");
 }
@@ -64,10 +64,13 @@ int hoccl_gid_choose(const struct hoccl_gid *table, int n, bool ethernet, int wa
         return best;
     list(table, n, text, sizeof text);
     if (wanted >= 0)
-        hoccl_fail(HOCCL_ERR_DEVICE, "%s has no address %d, as HOCCL_VERBS=gid=%d demands; its table: %s", port, wanted, wanted, text);
+        hoccl_fail(HOCCL_ERR_DEVICE, "%s has no address %d, as HOCCL_VERBS=gid=%d demands; its table: %s", port, wanted,
+                   wanted, text);
     else
-        hoccl_fail(HOCCL_ERR_DEVICE, "%s has no address for %s; its table: %s. Give its interface an IP address, or name an "
-                   "entry by HOCCL_VERBS=gid=INDEX", port, ethernet ? "RoCE v2" : "InfiniBand", text);
+        hoccl_fail(HOCCL_ERR_DEVICE,
+                   "%s has no address for %s; its table: %s. Give its interface an IP address, or name an "
+                   "entry by HOCCL_VERBS=gid=INDEX",
+                   port, ethernet ? "RoCE v2" : "InfiniBand", text);
     return -1;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds libibverbs.so.1 and its functions. The library stays loaded until the process ends: it has threads' data and
- * providers of its own that do not survive being unloaded. ibv_fork_init is not called: since Linux 5.12 a fork leaves registered
- * pages alone, and before it the call would take registered memory away from the child (RDMAV_FORK_SAFE=1 asks for that). */
+ * providers of its own that do not survive being unloaded. ibv_fork_init is not called: since Linux 5.12 a fork leaves
+ * registered pages alone, and before it the call would take registered memory away from the child (RDMAV_FORK_SAFE=1 asks
+ * for that). */
 #define _GNU_SOURCE
 #include "transport/ibv.h"
 
@@ -55,14 +56,18 @@ static HOCCL_Result fill(struct hoccl_ibv *table)
 {
     void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "RDMA needs libibverbs: %s; install rdma-core (Debian: libibverbs1, "
-                          "ibverbs-providers), or use HOCCL_NET=tcp", dlerror());
+        return hoccl_fail(HOCCL_ERR_DEVICE,
+                          "RDMA needs libibverbs: %s; install rdma-core (Debian: libibverbs1, "
+                          "ibverbs-providers), or use HOCCL_NET=tcp",
+                          dlerror());
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *found = dlsym(library, symbols[i].name);
         if (!found && !symbols[i].optional) {
             dlclose(library);
-            return hoccl_fail(HOCCL_ERR_DEVICE, "this libibverbs has no %s: HOCCL needs that of rdma-core 31 or newer, or "
-                              "HOCCL_NET=tcp", symbols[i].name);
+            return hoccl_fail(HOCCL_ERR_DEVICE,
+                              "this libibverbs has no %s: HOCCL needs that of rdma-core 31 or newer, or "
+                              "HOCCL_NET=tcp",
+                              symbols[i].name);
         }
         *(void **)((char *)table + symbols[i].offset) = found;
     }

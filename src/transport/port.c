@@ -21,7 +21,8 @@ static int query(const struct hoccl_ibv *ibv, struct ibv_context *context, int n
 }
 
 /* Entries that cannot be read or are empty are holes. */
-static int read_gids(const struct hoccl_ibv *ibv, struct ibv_context *context, int number, int length, struct hoccl_port_view *v)
+static int read_gids(const struct hoccl_ibv *ibv, struct ibv_context *context, int number, int length,
+                     struct hoccl_port_view *v)
 {
     static const union ibv_gid zero;
     struct hoccl_gid *out = v->gid;
@@ -45,14 +46,18 @@ static int look(const struct hoccl_ibv *ibv, struct ibv_context *context, const 
     int e = query(ibv, context, number, &attr);
     if (e)
         return e;
-    *v = (struct hoccl_port_view){.number = number, .active = attr.state == IBV_PORT_ACTIVE, .mtu = attr.active_mtu,
-                                  .ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET, .lid = attr.lid};
+    *v = (struct hoccl_port_view){.number = number,
+                                  .active = attr.state == IBV_PORT_ACTIVE,
+                                  .mtu = attr.active_mtu,
+                                  .ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET,
+                                  .lid = attr.lid};
     snprintf(v->device, sizeof v->device, "%s", device);
     v->gids = read_gids(ibv, context, number, attr.gid_tbl_len, v);
     return 0;
 }
 
-/* The ports of one device, behind the `n` there are; the new number. A device that cannot be opened is logged and left out. */
+/* The ports of one device, behind the `n` there are; the new number. A device that cannot be opened is logged and left out.
+ */
 static int look_at_device(const struct hoccl_ibv *ibv, struct ibv_device *device, struct hoccl_port_view **views, int n)
 {
     const char *name = ibv->get_device_name(device);
@@ -90,10 +95,13 @@ int hoccl_port_list(struct hoccl_port_view **views)
     free(*views);
     *views = NULL;
     if (devices)
-        hoccl_fail(HOCCL_ERR_DEVICE, "none of the %d RDMA devices of this machine can be opened: is /dev/infiniband there (in a "
-                   "container: --device=/dev/infiniband), and may this user open it?", devices);
+        hoccl_fail(HOCCL_ERR_DEVICE,
+                   "none of the %d RDMA devices of this machine can be opened: is /dev/infiniband there (in a "
+                   "container: --device=/dev/infiniband), and may this user open it?",
+                   devices);
     else
-        hoccl_fail(HOCCL_ERR_DEVICE, "no RDMA device on this machine (libibverbs finds none: is the card's driver loaded, and "
+        hoccl_fail(HOCCL_ERR_DEVICE,
+                   "no RDMA device on this machine (libibverbs finds none: is the card's driver loaded, and "
                    "ibverbs-providers installed?); HOCCL_NET=tcp needs none");
     return -1;
 }
@@ -153,8 +161,8 @@ int hoccl_port_choose(const struct hoccl_port_view *views, int n, const char *na
     if (best >= 0)
         return best;
     list_ports(views, n, text, sizeof text);
-    hoccl_fail(HOCCL_ERR_DEVICE, "no active RDMA port%s%s; there are: %s", *names ? " that HOCCL_NIC allows, which is " : "", names,
-               text);
+    hoccl_fail(HOCCL_ERR_DEVICE, "no active RDMA port%s%s; there are: %s",
+               *names ? " that HOCCL_NIC allows, which is " : "", names, text);
     return -1;
 }
 
@@ -232,6 +240,7 @@ void hoccl_port_close(struct hoccl_port *port)
 void hoccl_port_text(const struct hoccl_port *port, char *text, size_t bytes)
 {
     char address[64];
-    snprintf(text, bytes, "%s port %d (%s, %s%s)", port->here.device, port->here.number, hoccl_gid_type_text(port->gid.type),
-             hoccl_gid_text(&port->gid.gid, address, sizeof address), port->here.active ? "" : ", down");
+    snprintf(text, bytes, "%s port %d (%s, %s%s)", port->here.device, port->here.number,
+             hoccl_gid_type_text(port->gid.type), hoccl_gid_text(&port->gid.gid, address, sizeof address),
+             port->here.active ? "" : ", down");
 }

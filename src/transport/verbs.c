@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transport "verbs": RDMA over InfiniBand and RoCE by libibverbs. This file opens and closes endpoints and holds the table; what is
- * said is in verbs_wire.h, the objects in verbs.h. */
+/* The transport "verbs": RDMA over InfiniBand and RoCE by libibverbs. This file opens and closes endpoints and holds the
+ * table; what is said is in verbs_wire.h, the objects in verbs.h. */
 #include "transport/verbs.h"
 
 #include "base/atomic.h"
@@ -29,14 +29,15 @@ uint64_t hoccl_verbs_beat(void)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* A peer that is gone is noticed by a heartbeat that is not acknowledged: at most a beat and a quarter after the last word, and
- * then the queue pair's own patience. Both together are to be less than half of HOCCL_TIMEOUT. */
+/* A peer that is gone is noticed by a heartbeat that is not acknowledged: at most a beat and a quarter after the last word,
+ * and then the queue pair's own patience. Both together are to be less than half of HOCCL_TIMEOUT. */
 static HOCCL_Result read_setting(struct hoccl_endpoint *e)
 {
     uint64_t half = hoccl_settings.timeout / 2, limit = half - hoccl_verbs_beat() - hoccl_verbs_beat() / 4;
     HOCCL_Result r = hoccl_verbs_setting_read(hoccl_settings.verbs, limit, &e->setting);
     if (!r && hoccl_verbs_patience(&e->setting) / 4 > limit)
-        hoccl_log(HOCCL_LOG_WARN, "HOCCL_VERBS: with timeout=%d,retry=%d a peer that has vanished is noticed later than HOCCL_TIMEOUT / 2",
+        hoccl_log(HOCCL_LOG_WARN,
+                  "HOCCL_VERBS: with timeout=%d,retry=%d a peer that has vanished is noticed later than HOCCL_TIMEOUT / 2",
                   e->setting.timeout, e->setting.retry);
     return r;
 }
@@ -53,7 +54,9 @@ static void set_limits(struct hoccl_endpoint *e)
 {
     const struct ibv_device_attr *limits = &e->port.limits;
     size_t most = e->port.message_most ? e->port.message_most : PART_MOST;
-    int lanes = hoccl_settings.lanes ? (int)hoccl_settings.lanes : e->port.here.ethernet ? LANES_ETHERNET : LANES_INFINIBAND;
+    int lanes = hoccl_settings.lanes    ? (int)hoccl_settings.lanes
+                : e->port.here.ethernet ? LANES_ETHERNET
+                                        : LANES_INFINIBAND;
     e->lanes = lanes < HOCCL_LANES_MAX ? lanes : HOCCL_LANES_MAX;
     e->queue_depth = power_of_two(limits->max_qp_wr < HOCCL_QUEUE_DEPTH ? limits->max_qp_wr : HOCCL_QUEUE_DEPTH);
     e->budget = limits->max_cqe / 4 < HOCCL_SEND_BUDGET ? limits->max_cqe / 4 : HOCCL_SEND_BUDGET;
@@ -69,7 +72,8 @@ static HOCCL_Result make_completions(struct hoccl_endpoint *e)
     e->channel = e->ibv->create_comp_channel(e->port.context);
     if (!e->channel)
         return hoccl_fail(HOCCL_ERR_DEVICE, "%s makes no completion channel: %m", e->port.here.device);
-    e->cq = e->ibv->create_cq(e->port.context, entries < e->port.limits.max_cqe ? entries : e->port.limits.max_cqe, NULL, e->channel, 0);
+    e->cq = e->ibv->create_cq(e->port.context, entries < e->port.limits.max_cqe ? entries : e->port.limits.max_cqe, NULL,
+                              e->channel, 0);
     if (!e->cq)
         return hoccl_fail(HOCCL_ERR_DEVICE, "%s makes no completion queue of %d entries: %m", e->port.here.device, entries);
     e->news = hoccl_alloc(NEWS * sizeof *e->news, "events");
@@ -130,7 +134,8 @@ static HOCCL_Result open_all(struct hoccl_endpoint *e, const struct hoccl_endpoi
     return r;
 }
 
-static HOCCL_Result verbs_open(const struct hoccl_endpoint_wish *wish, struct hoccl_endpoint **endpoint, struct hoccl_endpoint_card *out)
+static HOCCL_Result verbs_open(const struct hoccl_endpoint_wish *wish, struct hoccl_endpoint **endpoint,
+                               struct hoccl_endpoint_card *out)
 {
     struct tcp_card card;
     struct hoccl_endpoint *e = hoccl_alloc(sizeof *e, "an RDMA endpoint");
@@ -211,12 +216,14 @@ static void verbs_describe(const struct hoccl_endpoint *e, char *text, size_t by
     hoccl_port_text(&e->port, port, sizeof port);
     int mtu = 128 << (int)hoccl_mtu_choose(e->port.here.mtu, IBV_MTU_4096, e->setting.mtu);
     pthread_mutex_unlock(&own->port_lock);
-    snprintf(text, bytes, "verbs: %s, MTU %d, %d lanes, %s, timeout %d and %d retries, TCP port %u for set-up, 1 helper thread", port, mtu,
-             e->lanes, e->srq ? "receives shared" : "receives for each queue pair", e->setting.timeout, e->setting.retry,
-             e->exchange.port);
+    snprintf(text, bytes,
+             "verbs: %s, MTU %d, %d lanes, %s, timeout %d and %d retries, TCP port %u for set-up, 1 helper thread", port,
+             mtu, e->lanes, e->srq ? "receives shared" : "receives for each queue pair", e->setting.timeout,
+             e->setting.retry, e->exchange.port);
 }
 
-static HOCCL_Result verbs_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)
+static HOCCL_Result verbs_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source,
+                                     struct hoccl_region *region)
 {
     struct ibv_mr *mr;
     HOCCL_Result r = hoccl_region_register(e->ibv, e->pd, source, &mr);

@@ -8,8 +8,8 @@
  *             └─ connections ──┬─ control queue
  *                              └─ lanes (queues): queue pairs with what is in flight on them
  *
- * The thread in the transport's calls writes everything but: a call (verbs_exchange.h says who), `port` and `fatal` (the helper
- * thread, under port_lock), `beating` and `watch.stop` (this thread publishes, the helper observes). */
+ * The thread in the transport's calls writes everything but: a call (verbs_exchange.h says who), `port` and `fatal` (the
+ * helper thread, under port_lock). `beating` and `watch.stop` it publishes, and the helper observes them. */
 #ifndef HOCCL_TRANSPORT_VERBS_H
 #define HOCCL_TRANSPORT_VERBS_H
 

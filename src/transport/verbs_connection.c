@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection's life. Its queue pairs are made when it is opened, connected on the helper thread when both offers are known, and
- * gone before CLOSED or BROKEN is reported or close returns: destroying a queue pair is what makes sure that the card touches no
- * memory for it any more.
+/* A connection's life. Its queue pairs are made when it is opened, connected on the helper thread when both offers are
+ * known, and gone before CLOSED or BROKEN is reported or close returns: destroying a queue pair is what makes sure that the
+ * card touches no memory for it any more.
  *
  *   NEW ──join──▶ JOINING ──the call is DONE, or the peer's first word──▶ JOINED
  *                    │                                                      │
@@ -9,10 +9,11 @@
  *                                         │
  *                                         └──lanes destroyed, event made──▶ ENDED    (settle; between harvests)
  *
- * The control queue lives a little longer than its connection, as a farewell: it has a BYE to bring across, with the reason if there
- * is one. It holds no memory of the user and the peer cannot write through it. It is given up after two seconds if the BYE is not
- * acknowledged; else it lingers for an instant, as the queue of the end that has heard a BYE does: a queue pair that is destroyed takes
- * with it the acknowledgement that it has not sent yet, and the peer would wait for that in vain. */
+ * The control queue lives a little longer than its connection, as a farewell: it has a BYE to bring across, with the reason
+ * if there is one. It holds no memory of the user and the peer cannot write through it. It is given up after two seconds if
+ * the BYE is not acknowledged; else it lingers for an instant, as the queue of the end that has heard a BYE does: a queue
+ * pair that is destroyed takes with it the acknowledgement that it has not sent yet, and the peer would wait for that in
+ * vain. */
 #include "transport/verbs.h"
 
 #include "base/atomic.h"
@@ -94,9 +95,13 @@ static void make_offer(struct hoccl_connection *c)
     struct hoccl_endpoint *e = c->endpoint;
     struct hoccl_offer *o = &c->call.mine;
     pthread_mutex_lock(&e->port_lock);
-    *o = (struct hoccl_offer){.window = c->window, .lid = e->port.here.lid, .pkey = e->port.pkey, .ethernet = e->port.here.ethernet,
+    *o = (struct hoccl_offer){.window = c->window,
+                              .lid = e->port.here.lid,
+                              .pkey = e->port.pkey,
+                              .ethernet = e->port.here.ethernet,
                               .mtu = (uint8_t)hoccl_mtu_choose(e->port.here.mtu, IBV_MTU_4096, e->setting.mtu),
-                              .gid_type = (uint8_t)e->port.gid.type, .gid_index = (uint16_t)e->port.gid.index,
+                              .gid_type = (uint8_t)e->port.gid.type,
+                              .gid_index = (uint16_t)e->port.gid.index,
                               .lanes = (uint8_t)c->made};
     memcpy(o->gid, e->port.gid.gid.raw, sizeof o->gid);
     snprintf(o->device, sizeof o->device, "%.31s", e->port.here.device);
@@ -124,19 +129,23 @@ static bool fit(const struct hoccl_call *call, char *why, size_t bytes)
     hoccl_gid_text(&here.gid, at, sizeof at);
     hoccl_gid_text(&there.gid, bt, sizeof bt);
     if (a->ethernet != b->ethernet) {
-        snprintf(why, bytes, "%s uses %s (%s) and this rank %s (%s): they do not meet; name ports of one kind by HOCCL_NIC", call->name,
-                 b->device, b->ethernet ? "Ethernet" : "InfiniBand", a->device, a->ethernet ? "Ethernet" : "InfiniBand");
+        snprintf(why, bytes, "%s uses %s (%s) and this rank %s (%s): they do not meet; name ports of one kind by HOCCL_NIC",
+                 call->name, b->device, b->ethernet ? "Ethernet" : "InfiniBand", a->device,
+                 a->ethernet ? "Ethernet" : "InfiniBand");
         return false;
     }
     if (a->ethernet && !hoccl_gid_agree(&here, &there)) {
-        snprintf(why, bytes, "%s uses %s (%s, GID %u of %s) and this rank %s (%s, GID %u of %s): give both an address of one kind, or "
-                 "name the entries by HOCCL_VERBS=gid=", call->name, bt, hoccl_gid_type_text(there.type), b->gid_index, b->device, at,
+        snprintf(why, bytes,
+                 "%s uses %s (%s, GID %u of %s) and this rank %s (%s, GID %u of %s): give both an address of one kind, or "
+                 "name the entries by HOCCL_VERBS=gid=",
+                 call->name, bt, hoccl_gid_type_text(there.type), b->gid_index, b->device, at,
                  hoccl_gid_type_text(here.type), a->gid_index, a->device);
         return false;
     }
     if (!a->ethernet && ((a->pkey ^ b->pkey) & 0x7fff)) {
-        snprintf(why, bytes, "%s is in partition %#x and this rank in %#x: name the index of a common one by HOCCL_VERBS=pkey=", call->name,
-                 b->pkey, a->pkey);
+        snprintf(why, bytes,
+                 "%s is in partition %#x and this rank in %#x: name the index of a common one by HOCCL_VERBS=pkey=",
+                 call->name, b->pkey, a->pkey);
         return false;
     }
     return true;
@@ -154,8 +163,10 @@ static bool ready(struct hoccl_call *call, char *why, size_t bytes)
         if (!hoccl_queue_connect(i ? c->lane[i - 1] : c->control, &call->mine, &call->theirs, i, &step)) {
             char address[64];
             struct hoccl_gid there = offered_gid(&call->theirs);
-            snprintf(why, bytes, "the queue pair towards %s at %s cannot be made ready to %s: %s. Is there a route from %s to that address?",
-                     call->name, hoccl_gid_text(&there.gid, address, sizeof address), step, strerror(errno), call->mine.device);
+            snprintf(
+                why, bytes,
+                "the queue pair towards %s at %s cannot be made ready to %s: %s. Is there a route from %s to that address?",
+                call->name, hoccl_gid_text(&there.gid, address, sizeof address), step, strerror(errno), call->mine.device);
             return false;
         }
     return true;
@@ -167,7 +178,8 @@ HOCCL_Result hoccl_verbs_join(struct hoccl_connection *c, const struct hoccl_end
     if (c->state != HOCCL_VERBS_NEW)
         return hoccl_fail(HOCCL_ERR_INTERNAL, "the connection to %s is joined twice", c->name);
     if (strncmp(peer->transport, "verbs", sizeof peer->transport))
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "%s uses transport %.8s and this rank verbs: set HOCCL_NET to the same on all ranks", c->name,
+        return hoccl_fail(HOCCL_ERR_ARGUMENT,
+                          "%s uses transport %.8s and this rank verbs: set HOCCL_NET to the same on all ranks", c->name,
                           *peer->transport ? peer->transport : "(none)");
     memcpy(&c->call.peer, peer->bytes, sizeof c->call.peer);
     c->call.id = c->id;
@@ -330,7 +342,8 @@ static void beat(struct hoccl_connection *c, uint64_t now)
 {
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
     struct hoccl_queue *q = c->lane[0];
-    if (c->state != HOCCL_VERBS_JOINED || now - c->last < hoccl_verbs_beat() || hoccl_queue_flying(q) || !hoccl_queue_room(q, 1))
+    if (c->state != HOCCL_VERBS_JOINED || now - c->last < hoccl_verbs_beat() || hoccl_queue_flying(q) ||
+        !hoccl_queue_room(q, 1))
         return;
     int status = hoccl_queue_post(q, &wr, (struct hoccl_flight){.kind = HOCCL_FLIGHT_BEAT});
     if (status)

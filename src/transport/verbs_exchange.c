@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exchange, step by step. Sockets never block; what is sent is small enough for a fresh socket's buffer, so a send that does not
- * take all of it is a fault. A guest is an accepted socket: it has 10 s to say a right hello, else it is closed, and at most
- * GUESTS of them that have said nothing are held, so that scanners cost nothing: the one that has been silent longest goes for a new
- * one. One with a right hello waits for its call as long as
- * start-up may take. */
+/* The exchange, step by step. Sockets never block; what is sent is small enough for a fresh socket's buffer, so a send that
+ * does not take all of it is a fault. A guest is an accepted socket: it has 10 s to say a right hello, else it is closed,
+ * and at most GUESTS of them that have said nothing are held, so that scanners cost nothing: the one that has been silent
+ * longest goes for a new one. One with a right hello waits for its call as long as start-up may take. */
 #define _GNU_SOURCE
 #include "transport/verbs_exchange.h"
 
@@ -85,7 +84,8 @@ static void finish(struct hoccl_exchange *x, struct hoccl_call *call, enum hoccl
     hoccl_fetch_add(&x->news, 1);
 }
 
-static void fail(struct hoccl_exchange *x, struct hoccl_call *call, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void fail(struct hoccl_exchange *x, struct hoccl_call *call, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static void fail(struct hoccl_exchange *x, struct hoccl_call *call, const char *format, ...)
 {
@@ -135,8 +135,11 @@ static void next_address(struct hoccl_exchange *x, struct hoccl_call *call, int 
         return;
     char tried[sizeof call->text];
     memcpy(tried, call->text, sizeof tried);
-    fail(x, call, "%s cannot be reached over TCP to set RDMA up: its process has ended, or a firewall (HOCCL_PORTS names the ports to "
-         "open) or a missing route is between; tried %.250s", call->name, *tried ? tried : "no address, as it has none");
+    fail(x, call,
+         "%s cannot be reached over TCP to set RDMA up: its process has ended, or a firewall (HOCCL_PORTS names the ports "
+         "to "
+         "open) or a missing route is between; tried %.250s",
+         call->name, *tried ? tried : "no address, as it has none");
 }
 
 /* A socket that connects, −1 with errno. */
@@ -170,8 +173,12 @@ static void greet(struct hoccl_exchange *x, struct hoccl_call *call)
     struct {
         struct hoccl_wire_hello hello;
         struct hoccl_offer offer;
-    } all = {.hello = {.magic = HOCCL_WIRE_MAGIC, .version = HOCCL_WIRE_VERSION, .token = call->peer.token, .id = call->id & ~1ull,
-                       .bytes = sizeof call->mine}, .offer = call->mine};
+    } all = {.hello = {.magic = HOCCL_WIRE_MAGIC,
+                       .version = HOCCL_WIRE_VERSION,
+                       .token = call->peer.token,
+                       .id = call->id & ~1ull,
+                       .bytes = sizeof call->mine},
+             .offer = call->mine};
     struct pollfd p = {.fd = call->fd, .events = POLLOUT};
     int e = 0;
     socklen_t n = sizeof e;
@@ -334,7 +341,9 @@ static void hear_ready(struct hoccl_exchange *x, struct hoccl_call *call)
     if (heard > 0 && w.magic == HOCCL_WIRE_MAGIC && w.kind == HOCCL_WIRE_READY)
         finish(x, call, HOCCL_CALL_DONE);
     else
-        fail(x, call, "%s has left while RDMA was set up (%s): it has ended or could not set its queue pairs up, see its own messages",
+        fail(x, call,
+             "%s has left while RDMA was set up (%s): it has ended or could not set its queue pairs up, see its own "
+             "messages",
              call->name, heard < 0 ? strerror(errno) : "a wrong word");
 }
 
@@ -384,7 +393,8 @@ void hoccl_exchange_step(struct hoccl_exchange *x)
         hear_guest(x, hoccl_entry(l, struct guest, link));
     }
     uint64_t now = hoccl_now();
-    /* The list may change while a call is made ready: a call that is behind stays behind, one that ends stays valid till then. */
+    /* The list may change while a call is made ready: a call that is behind stays behind, one that ends stays valid till
+     * then. */
     struct hoccl_list done;
     hoccl_list_init(&done);
     struct hoccl_list *l;
@@ -447,7 +457,8 @@ void hoccl_exchange_cancel(struct hoccl_exchange *x, struct hoccl_call *call)
     pthread_mutex_unlock(&x->lock);
 }
 
-HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], const char *device, struct tcp_card *card)
+HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], const char *device,
+                                 struct tcp_card *card)
 {
     *x = (struct hoccl_exchange){.listener = -1};
     memcpy(x->cookie, cookie, sizeof x->cookie);

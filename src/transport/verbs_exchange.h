@@ -31,7 +31,7 @@ struct hoccl_call {
     const char *name;             /* of the peer, for texts */
     struct hoccl_offer mine;
     struct tcp_card peer;
-    /* On the helper thread, when `theirs` has come: make the queue pairs ready to receive and to send. false: *why says the reason. */
+    /* On the helper thread, when `theirs` has come: make the queue pairs ready to receive and to send. false: *why. */
     bool (*ready)(struct hoccl_call *call, char *why, size_t bytes);
     /* Written by the helper thread. */
     struct hoccl_offer theirs;
@@ -63,14 +63,15 @@ struct hoccl_exchange {
 };
 
 /* Listen, and say in the card where; the network of `device` (or NULL) is tried first. ARGUMENT (HOCCL_PORTS), SYSTEM. */
-HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], const char *device, struct tcp_card *card);
+HOCCL_Result hoccl_exchange_open(struct hoccl_exchange *x, const uint8_t cookie[16], const char *device,
+                                 struct tcp_card *card);
 void hoccl_exchange_close(struct hoccl_exchange *x);
 
 /* Any thread. The outcome comes by `outcome`, after a step. The helper thread is to be woken after start. */
 void hoccl_exchange_start(struct hoccl_exchange *x, struct hoccl_call *call);
 void hoccl_exchange_cancel(struct hoccl_exchange *x, struct hoccl_call *call);
 
-/* The helper thread: what to wait for (at most `most`; the number) and until when; then whatever can be done without waiting. */
+/* The helper thread: what to wait for (at most `most`; the number) and until when; then what can be done at once. */
 int hoccl_exchange_wants(struct hoccl_exchange *x, struct pollfd *fds, int most, uint64_t *deadline);
 void hoccl_exchange_step(struct hoccl_exchange *x);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a joined connection sends: messages, writes over its lanes, credits. A write goes to the lane with the fewest work requests under
- * way; lanes that are full, or busy with the parts of a large write, are skipped. A large write's descriptor stays with its lane until the
- * last part is posted. */
+/* What a joined connection sends: messages, writes over its lanes, credits. A write goes to the lane with the fewest work
+ * requests under way; lanes that are full, or busy with the parts of a large write, are skipped. A large write's descriptor
+ * stays with its lane until the last part is posted. */
 #include "transport/verbs.h"
 
 #include "base/atomic.h"
@@ -46,13 +46,17 @@ static bool post_part(struct hoccl_queue *q, const struct hoccl_write *w, size_t
     const struct ibv_mr *mr = w->from->own;
     bool last = at + bytes == w->bytes;
     struct ibv_sge sge = {w->from->key.address + w->offset + at, (uint32_t)bytes, mr->lkey};
-    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
-                             .send_flags = last ? IBV_SEND_SIGNALED : 0, .imm_data = htobe32(w->word),
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
+                             .send_flags = last ? IBV_SEND_SIGNALED : 0,
+                             .imm_data = htobe32(w->word),
                              .wr.rdma = {w->to.address + w->to_offset + at, (uint32_t)w->to.key}};
     struct hoccl_flight f = {.kind = last ? HOCCL_FLIGHT_WRITE : HOCCL_FLIGHT_PART, .tag = w->tag, .bytes = w->bytes};
     int status = hoccl_queue_post(q, &wr, f);
     if (status)
-        hoccl_connection_fail(q->connection, "%s: lane %d takes nothing more: %s", q->connection->name, q->lane, strerror(status));
+        hoccl_connection_fail(q->connection, "%s: lane %d takes nothing more: %s", q->connection->name, q->lane,
+                              strerror(status));
     return !status;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completions become events. What a completion says is trusted only as far as the standard lets it: of one in error only wr_id, the
- * queue pair's number and the status mean anything. Completions of queue pairs that are gone are recognised by their generation
- * (sends) or find no queue pair (receives), and only give back what they hold. */
+/* Completions become events. What a completion says is trusted only as far as the standard lets it: of one in error only
+ * wr_id, the queue pair's number and the status mean anything. Completions of queue pairs that are gone are recognised by
+ * their generation (sends) or find no queue pair (receives), and only give back what they hold. */
 #include "transport/verbs.h"
 
 #include "base/atomic.h"
@@ -133,10 +133,11 @@ static void take_received(struct hoccl_endpoint *e, const struct ibv_wc *wc)
             kept = hear_frame(q, slot, wc->byte_len);
         }
     } else if (c && wc->status != IBV_WC_WR_FLUSH_ERR) {
-        hoccl_connection_fail(c, "%s: receiving failed: %s (%d, vendor's code %u): %s", c->name, e->ibv->wc_status_str(wc->status),
-                              wc->status, wc->vendor_err,
-                              wc->status == IBV_WC_REM_ACCESS_ERR ? "it has written where nothing is registered here, or not any more"
-                                                                  : "the card has reported a fault: see its driver's messages (dmesg)");
+        hoccl_connection_fail(c, "%s: receiving failed: %s (%d, vendor's code %u): %s", c->name,
+                              e->ibv->wc_status_str(wc->status), wc->status, wc->vendor_err,
+                              wc->status == IBV_WC_REM_ACCESS_ERR
+                                  ? "it has written where nothing is registered here, or not any more"
+                                  : "the card has reported a fault: see its driver's messages (dmesg)");
     }
     if (!kept)
         hoccl_receive_again(e, slot, wc->qp_num);
@@ -165,7 +166,8 @@ static const char *cause(enum ibv_wc_status status)
 {
     switch ((int)status) {
     case IBV_WC_RETRY_EXC_ERR:
-        return "the peer's card does not answer any more: its process or node has ended, the link is down, or a switch drops packets "
+        return "the peer's card does not answer any more: its process or node has ended, the link is down, or a switch "
+               "drops packets "
                "(on RoCE: flow control); where the network is only slow, a longer wait helps: HOCCL_VERBS=timeout=18";
     case IBV_WC_RNR_RETRY_EXC_ERR:
         return "the peer had no receive posted, which HOCCL's credits should prevent: please report it";
@@ -202,9 +204,10 @@ static void take_failed(struct hoccl_queue *q, const struct ibv_wc *wc)
     memcpy(gid.raw, c->call.theirs.gid, sizeof gid.raw);
     union ibv_gid own;
     memcpy(own.raw, c->call.mine.gid, sizeof own.raw);
-    hoccl_connection_fail(c, "%s: %s from %s %s to %s %s has failed: %s (%d, vendor's code %u): %s", c->name, lane, c->call.mine.device,
-                          hoccl_gid_text(&own, here, sizeof here), c->call.theirs.device, hoccl_gid_text(&gid, there, sizeof there),
-                          e->ibv->wc_status_str(wc->status), wc->status, wc->vendor_err, cause(wc->status));
+    hoccl_connection_fail(c, "%s: %s from %s %s to %s %s has failed: %s (%d, vendor's code %u): %s", c->name, lane,
+                          c->call.mine.device, hoccl_gid_text(&own, here, sizeof here), c->call.theirs.device,
+                          hoccl_gid_text(&gid, there, sizeof there), e->ibv->wc_status_str(wc->status), wc->status,
+                          wc->vendor_err, cause(wc->status));
 }
 
 static void take_sent(struct hoccl_endpoint *e, const struct ibv_wc *wc)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs: made, connected, posted to, ended. Work requests of a queue pair complete in order, so what is under way is a ring, and
- * a completion stands for everything in front of it: parts of a large write and frames need not ask for one of their own. */
+/* Queue pairs: made, connected, posted to, ended. Work requests of a queue pair complete in order, so what is under way is
+ * a ring, and a completion stands for everything in front of it: parts of a large write and frames need not ask for one of
+ * their own. */
 #include "transport/verbs.h"
 
 #include "base/clock.h"
@@ -75,7 +76,8 @@ struct hoccl_queue *hoccl_queue_find(struct hoccl_endpoint *e, uint32_t number)
 static int to_init(struct hoccl_queue *q)
 {
     struct hoccl_endpoint *e = q->endpoint;
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .pkey_index = (uint16_t)e->setting.pkey,
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
+                               .pkey_index = (uint16_t)e->setting.pkey,
                                .port_num = (uint8_t)e->port.here.number,
                                .qp_access_flags = q->lane < 0 ? 0 : IBV_ACCESS_REMOTE_WRITE};
     return e->ibv->modify_qp(q->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -84,17 +86,24 @@ static int to_init(struct hoccl_queue *q)
 static HOCCL_Result make_pair(struct hoccl_queue *q)
 {
     struct hoccl_endpoint *e = q->endpoint;
-    struct ibv_qp_init_attr attr = {.send_cq = e->cq, .recv_cq = e->cq, .srq = e->srq, .qp_type = IBV_QPT_RC,
-                                    .cap = {.max_send_wr = (uint32_t)e->queue_depth, .max_send_sge = 1, .max_recv_sge = 1,
+    struct ibv_qp_init_attr attr = {.send_cq = e->cq,
+                                    .recv_cq = e->cq,
+                                    .srq = e->srq,
+                                    .qp_type = IBV_QPT_RC,
+                                    .cap = {.max_send_wr = (uint32_t)e->queue_depth,
+                                            .max_send_sge = 1,
+                                            .max_recv_sge = 1,
                                             .max_recv_wr = e->srq ? 0 : (uint32_t)e->queue_depth}};
     q->qp = e->ibv->create_qp(e->pd, &attr);
     if (!q->qp)
-        return hoccl_fail(errno == ENOMEM ? HOCCL_ERR_MEMORY : HOCCL_ERR_DEVICE, "the RDMA device %s makes no more queue pairs: %s (%d "
+        return hoccl_fail(errno == ENOMEM ? HOCCL_ERR_MEMORY : HOCCL_ERR_DEVICE,
+                          "the RDMA device %s makes no more queue pairs: %s (%d "
                           "connections so far, at most %d queue pairs; the limit of locked memory counts too, ulimit -l)",
                           e->port.here.device, strerror(errno), e->count, e->port.limits.max_qp);
     int status = to_init(q);
     if (status)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "a queue pair of %s cannot be set up: %s", e->port.here.device, strerror(status));
+        return hoccl_fail(HOCCL_ERR_DEVICE, "a queue pair of %s cannot be set up: %s", e->port.here.device,
+                          strerror(status));
     return HOCCL_SUCCESS;
 }
 
@@ -103,7 +112,10 @@ HOCCL_Result hoccl_queue_make(struct hoccl_endpoint *e, struct hoccl_connection 
     struct hoccl_queue *q = hoccl_alloc(sizeof *q, "a queue pair");
     if (!q)
         return HOCCL_ERR_MEMORY;
-    *q = (struct hoccl_queue){.endpoint = e, .connection = c, .lane = lane, .depth = (unsigned)e->queue_depth,
+    *q = (struct hoccl_queue){.endpoint = e,
+                              .connection = c,
+                              .lane = lane,
+                              .depth = (unsigned)e->queue_depth,
                               .generation = ++e->generation & 0x7fffffff};
     if (getrandom(&q->sequence, sizeof q->sequence, 0) != sizeof q->sequence)
         q->sequence = q->generation * 2654435761u;
@@ -126,9 +138,11 @@ HOCCL_Result hoccl_queue_make(struct hoccl_endpoint *e, struct hoccl_connection 
 /* ---- connecting -------------------------------------------------------------------------------------------------- */
 
 /* RoCE always has a global header; InfiniBand has one where the peer is in another subnet. */
-static struct ibv_ah_attr way(const struct hoccl_endpoint *e, const struct hoccl_offer *mine, const struct hoccl_offer *theirs)
+static struct ibv_ah_attr way(const struct hoccl_endpoint *e, const struct hoccl_offer *mine,
+                              const struct hoccl_offer *theirs)
 {
-    struct ibv_ah_attr a = {.dlid = theirs->lid, .sl = (uint8_t)e->setting.service_level, .port_num = (uint8_t)e->port.here.number};
+    struct ibv_ah_attr a = {
+        .dlid = theirs->lid, .sl = (uint8_t)e->setting.service_level, .port_num = (uint8_t)e->port.here.number};
     if (mine->ethernet || memcmp(mine->gid, theirs->gid, 8) != 0) {
         a.is_global = 1;
         memcpy(a.grh.dgid.raw, theirs->gid, sizeof a.grh.dgid.raw);
@@ -142,20 +156,30 @@ static struct ibv_ah_attr way(const struct hoccl_endpoint *e, const struct hoccl
 static int to_receive(struct hoccl_queue *q, const struct hoccl_offer *mine, const struct hoccl_offer *theirs, int place)
 {
     struct hoccl_endpoint *e = q->endpoint;
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = theirs->number[place], .rq_psn = theirs->sequence[place],
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+                               .dest_qp_num = theirs->number[place],
+                               .rq_psn = theirs->sequence[place],
                                .path_mtu = hoccl_mtu_choose((enum ibv_mtu)mine->mtu, (enum ibv_mtu)theirs->mtu, 0),
-                               .max_dest_rd_atomic = 1, .min_rnr_timer = 20 /* 10 ms */, .ah_attr = way(e, mine, theirs)};
-    return e->ibv->modify_qp(q->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+                               .max_dest_rd_atomic = 1,
+                               .min_rnr_timer = 20 /* 10 ms */,
+                               .ah_attr = way(e, mine, theirs)};
+    return e->ibv->modify_qp(q->qp, &attr,
+                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
 static int to_send(struct hoccl_queue *q)
 {
     const struct hoccl_verbs_setting *s = &q->endpoint->setting;
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .timeout = (uint8_t)s->timeout, .retry_cnt = (uint8_t)s->retry,
-                               .rnr_retry = (uint8_t)s->rnr, .sq_psn = q->sequence, .max_rd_atomic = 1};
-    return q->endpoint->ibv->modify_qp(q->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS,
+                               .timeout = (uint8_t)s->timeout,
+                               .retry_cnt = (uint8_t)s->retry,
+                               .rnr_retry = (uint8_t)s->rnr,
+                               .sq_psn = q->sequence,
+                               .max_rd_atomic = 1};
+    return q->endpoint->ibv->modify_qp(q->qp, &attr,
+                                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                                           IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 bool hoccl_queue_connect(struct hoccl_queue *q, const struct hoccl_offer *mine, const struct hoccl_offer *theirs, int place,
@@ -195,7 +219,8 @@ int hoccl_queue_post(struct hoccl_queue *q, struct ibv_send_wr *wr, struct hoccl
     return 0;
 }
 
-bool hoccl_queue_frame(struct hoccl_queue *q, enum hoccl_frame_kind kind, const void *payload, size_t bytes, unsigned credits)
+bool hoccl_queue_frame(struct hoccl_queue *q, enum hoccl_frame_kind kind, const void *payload, size_t bytes,
+                       unsigned credits)
 {
     struct hoccl_endpoint *e = q->endpoint;
     struct hoccl_frame frame = {.kind = (uint8_t)kind, .bytes = (uint16_t)bytes, .credits = credits};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receives. All connections of an endpoint share them: each is promised a window, and so many receives (and three more, see
- * verbs_wire.h) are posted to one shared queue. The more are promised already, the smaller a new window, so that memory has an
- * end: 32 each for the first 230 peers, 2 at least for 1,000. A card without shared queues has the receives of a connection posted
- * to each of its queue pairs instead. */
+ * verbs_wire.h) are posted to one shared queue. The more are promised already, the smaller a new window, so that memory has
+ * an end: 32 each for the first 230 peers, 2 at least for 1,000. A card without shared queues has the receives of a
+ * connection posted to each of its queue pairs instead. */
 #include "transport/verbs.h"
 
 #include "base/error.h"
@@ -59,9 +59,11 @@ static HOCCL_Result post_more(struct hoccl_endpoint *e, int n, struct ibv_qp *qp
     for (; n > 0; n--) {
         int slot = hoccl_slots_take(&e->receives);
         if (slot < 0)
-            return e->receives.made < e->receives.most ? HOCCL_ERR_MEMORY :
-                   hoccl_fail(HOCCL_ERR_MEMORY, "all %d receives of %s are promised to %d peers already: more take several endpoints",
-                              e->receives.most, e->port.here.device, e->count);
+            return e->receives.made < e->receives.most
+                       ? HOCCL_ERR_MEMORY
+                       : hoccl_fail(HOCCL_ERR_MEMORY,
+                                    "all %d receives of %s are promised to %d peers already: more take several endpoints",
+                                    e->receives.most, e->port.here.device, e->count);
         int status = post(e, slot, qp);
         if (status) {
             hoccl_slots_give(&e->receives, slot);

@@ -31,26 +31,34 @@ static HOCCL_Result failed(int e, const void *address, size_t bytes, const char 
 {
     char limit[32];
     if (e == ENOMEM || e == EAGAIN || e == EPERM)
-        return hoccl_fail(HOCCL_ERR_MEMORY, "the RDMA card cannot register %zu bytes of %s: %s. The limit of locked memory is %s in "
+        return hoccl_fail(HOCCL_ERR_MEMORY,
+                          "the RDMA card cannot register %zu bytes of %s: %s. The limit of locked memory is %s in "
                           "this process (ulimit -l; the launcher's may differ from the shell's): raise it to unlimited in "
-                          "/etc/security/limits.conf, and for Slurm or a container where its daemon starts", bytes, what,
-                          strerror(e), limit_text(limit, sizeof limit));
+                          "/etc/security/limits.conf, and for Slurm or a container where its daemon starts",
+                          bytes, what, strerror(e), limit_text(limit, sizeof limit));
     if (e == EFAULT)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "the RDMA card cannot register %zu bytes of %s at %p: the address is no host memory of this "
-                          "process. For GPU memory this needs %s, or a dma-buf of it", bytes, what, address,
-                          peer_memory_module() ? "a newer nvidia-peermem module than the one that is loaded"
-                                               : "the module nvidia-peermem, which is not loaded (modprobe nvidia-peermem)");
-    return hoccl_fail(HOCCL_ERR_DEVICE, "the RDMA card cannot register %zu bytes of %s at %p: %s", bytes, what, address, strerror(e));
+        return hoccl_fail(HOCCL_ERR_DEVICE,
+                          "the RDMA card cannot register %zu bytes of %s at %p: the address is no host memory of this "
+                          "process. For GPU memory this needs %s, or a dma-buf of it",
+                          bytes, what, address,
+                          peer_memory_module()
+                              ? "a newer nvidia-peermem module than the one that is loaded"
+                              : "the module nvidia-peermem, which is not loaded (modprobe nvidia-peermem)");
+    return hoccl_fail(HOCCL_ERR_DEVICE, "the RDMA card cannot register %zu bytes of %s at %p: %s", bytes, what, address,
+                      strerror(e));
 }
 
 static HOCCL_Result failed_dmabuf(int e, size_t bytes)
 {
     if (e == EOPNOTSUPP || e == EPROTONOSUPPORT || e == ENOSYS)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "the RDMA card's driver cannot register GPU memory by dma-buf (%s): it takes Linux 5.12, "
-                          "libibverbs 34 and a card whose driver can; the module nvidia-peermem does without%s", strerror(e),
-                          peer_memory_module() ? "" : " (not loaded)");
-    return hoccl_fail(e == ENOMEM ? HOCCL_ERR_MEMORY : HOCCL_ERR_DEVICE, "the RDMA card cannot register %zu bytes of GPU memory by "
-                      "dma-buf: %s%s", bytes, strerror(e),
+        return hoccl_fail(HOCCL_ERR_DEVICE,
+                          "the RDMA card's driver cannot register GPU memory by dma-buf (%s): it takes Linux 5.12, "
+                          "libibverbs 34 and a card whose driver can; the module nvidia-peermem does without%s",
+                          strerror(e), peer_memory_module() ? "" : " (not loaded)");
+    return hoccl_fail(e == ENOMEM ? HOCCL_ERR_MEMORY : HOCCL_ERR_DEVICE,
+                      "the RDMA card cannot register %zu bytes of GPU memory by "
+                      "dma-buf: %s%s",
+                      bytes, strerror(e),
                       e == ENOMEM ? "; the GPU's window on the bus (BAR1) may be full: nvidia-smi -q -d MEMORY" : "");
 }
 
@@ -83,11 +91,13 @@ HOCCL_Result hoccl_region_register(const struct hoccl_ibv *ibv, struct ibv_pd *p
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     struct ibv_mr *made;
     if (source->dmabuf < 0)
-        return hoccl_memory_register(ibv, pd, source->address, source->bytes, access | IBV_ACCESS_RELAXED_ORDERING, "memory", mr);
+        return hoccl_memory_register(ibv, pd, source->address, source->bytes, access | IBV_ACCESS_RELAXED_ORDERING,
+                                     "memory", mr);
     if (!ibv->reg_dmabuf_mr)
         return failed_dmabuf(ENOSYS, source->bytes);
     uint64_t iova = (uintptr_t)source->address;
-    made = ibv->reg_dmabuf_mr(pd, source->offset, source->bytes, iova, source->dmabuf, access | IBV_ACCESS_RELAXED_ORDERING);
+    made =
+        ibv->reg_dmabuf_mr(pd, source->offset, source->bytes, iova, source->dmabuf, access | IBV_ACCESS_RELAXED_ORDERING);
     if (!made && errno == EINVAL)
         made = ibv->reg_dmabuf_mr(pd, source->offset, source->bytes, iova, source->dmabuf, access);
     if (!made)

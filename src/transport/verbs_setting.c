@@ -69,14 +69,16 @@ static HOCCL_Result read_part(const char *text, size_t n, struct hoccl_verbs_set
     const struct part *part = equals ? find(text, (size_t)(equals - text)) : NULL;
     int value;
     if (!part)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_VERBS: \"%.*s\" is none of gid=, pkey=, tc=, sl=, timeout=, retry=, rnr=, mtu= "
-                          "(joined by commas, as gid=3,timeout=18)", (int)n, text);
+        return hoccl_fail(HOCCL_ERR_ARGUMENT,
+                          "HOCCL_VERBS: \"%.*s\" is none of gid=, pkey=, tc=, sl=, timeout=, retry=, rnr=, mtu= "
+                          "(joined by commas, as gid=3,timeout=18)",
+                          (int)n, text);
     int *target = (int *)((char *)s + part->offset);
     if (*target != UNSET)
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_VERBS: %s is given twice", part->name);
     if (!number(equals + 1, n - (size_t)(equals + 1 - text), part, &value))
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_VERBS: \"%.*s\": %s is a whole number from %d to %d", (int)n, text, part->name,
-                          part->least, part->most);
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_VERBS: \"%.*s\": %s is a whole number from %d to %d", (int)n, text,
+                          part->name, part->least, part->most);
     if (target == &s->mtu && (value & (value - 1)))
         return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_VERBS: \"%.*s\": mtu is 256, 512, 1024, 2048 or 4096", (int)n, text);
     *target = value;

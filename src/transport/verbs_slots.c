@@ -72,5 +72,6 @@ void *hoccl_slots_at(const struct hoccl_slots *slots, int slot)
 
 struct ibv_sge hoccl_slots_sge(const struct hoccl_slots *slots, int slot, size_t bytes)
 {
-    return (struct ibv_sge){(uintptr_t)hoccl_slots_at(slots, slot), (uint32_t)bytes, slots->slab[slot / HOCCL_SLAB_SLOTS].mr->lkey};
+    return (struct ibv_sge){(uintptr_t)hoccl_slots_at(slots, slot), (uint32_t)bytes,
+                            slots->slab[slot / HOCCL_SLAB_SLOTS].mr->lkey};
 }

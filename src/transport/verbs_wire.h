@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What two ends of a verbs connection send each other: the wire format and nothing else. Numbers are in the hosts' order, which is
- * the same on all ranks of a job.
+/* What two ends of a verbs connection send each other: the wire format and nothing else. Numbers are in the hosts' order,
+ * which is the same on all ranks of a job.
  *
- * 1. The exchange, over TCP to an address of the endpoint's card, which is that of tcp (tcp_address.h), by verbs_exchange.c:
+ * 1. The exchange, over TCP to an address of the endpoint's card, which is as tcp's (tcp_address.h); by verbs_exchange.c:
  *
  *      lower rank (dials)                               higher rank (listens)
  *      ── HELLO{cookie, token, id}, offer ───────────▶  a wrong cookie or token: closed without a word
@@ -15,14 +15,15 @@
  *
  * 2. Over RDMA: a control queue pair carries frames, the lanes carry data.
  *
- *      control   SEND of a frame: MESSAGE, CREDIT, BYE. It cannot be written through: it may outlive the connection for a moment
- *      lane      RDMA WRITE …, RDMA WRITE WITH IMMEDIATE (the word): a write, in parts where the card's largest message is
- *                smaller; in front of these a SEND of the frame PARTS. RDMA WRITE of no bytes: a heartbeat
+ *      control   SEND of a frame: MESSAGE, CREDIT, BYE. It cannot be written through, as it may outlive the connection
+ *      lane      RDMA WRITE …, RDMA WRITE WITH IMMEDIATE (the word): a write, in parts where the card's largest message
+ *                is smaller; in front of these a SEND of the frame PARTS. RDMA WRITE of no bytes: a heartbeat
  *
- * MESSAGE, PARTS and the write with the immediate each use one of the receives that the other end keeps for this connection: its
- * window, at first as many as its offer says. What has been received and handed on is given back as credits, in any frame, by a
- * CREDIT frame when it is half the window. CREDIT and BYE use receives beyond the window (at most 2 and 1 are under way), so no
- * sender ever meets a receiver without a receive. */
+ * MESSAGE, PARTS and the write with the immediate each use one of the receives that the other end keeps for this
+ * connection: its window, at first as many as its offer says. What has been received and handed on is given back as credits,
+ * in any frame, by a CREDIT frame when it is half the window. CREDIT and BYE use receives beyond the window: at most 2 and
+ * 1 are under way, as a CREDIT brings half a window and no more than one window can be owed. So no sender ever meets a
+ * receiver without a receive. */
 #ifndef HOCCL_TRANSPORT_VERBS_WIRE_H
 #define HOCCL_TRANSPORT_VERBS_WIRE_H
 
@@ -71,5 +72,6 @@ struct hoccl_frame {
 #define HOCCL_FRAME_MOST (sizeof(struct hoccl_frame) + HOCCL_MESSAGE_BYTES)
 
 _Static_assert(sizeof(struct hoccl_frame) == 8 && sizeof(struct hoccl_wire_hello) == 48, "no holes");
+_Static_assert(sizeof(struct hoccl_offer) == 200, "no holes");
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only the verbs transport can be asked: which device and packet size, parts of large writes, faults of single lanes, memory that
- * cannot be registered, cards without shared receive queues. It wants two RDMA devices as two nodes and is run in the guest with
- * Soft-RoCE (test/rdma/guest.sh). verbs [DEVICE DEVICE [CASE…]]; without devices: rxe0 rxe1. What all transports share is tested by
- * transport.c. */
+/* What only the verbs transport can be asked: which device and packet size, parts of large writes, faults of single lanes,
+ * memory that cannot be registered, cards without shared receive queues. It wants two RDMA devices as two nodes and is run
+ * in the guest with Soft-RoCE (test/rdma/guest.sh). verbs [DEVICE DEVICE [CASE…]]; without devices: rxe0 rxe1. What all
+ * transports share is tested by transport.c. */
 #define _GNU_SOURCE
 #include "ends.h"
 
@@ -29,7 +29,10 @@ static void open_on(struct end *end, int which, const char *verbs)
     memset(end, 0, sizeof *end);
     memcpy(normal, hoccl_settings.verbs, sizeof normal);
     memcpy(wish.cookie, test_cookie, sizeof wish.cookie);
-    snprintf(hoccl_settings.verbs, sizeof hoccl_settings.verbs, "%s%s", strstr(verbs, "timeout") ? "" : *verbs ? "timeout=18," : "timeout=18",
+    snprintf(hoccl_settings.verbs, sizeof hoccl_settings.verbs, "%s%s",
+             strstr(verbs, "timeout") ? ""
+             : *verbs                 ? "timeout=18,"
+                                      : "timeout=18",
              verbs);
     HOCCL_Result r = transport->open(&wish, &end->endpoint, &end->card);
     CHECK(!r, "open: %s", hoccl_error_text());
@@ -70,7 +73,8 @@ static void write_and_compare(struct two *t, size_t bytes, uint32_t word)
     give_write(&t->a, &t->y, &from, 0, to.region.key, 0, bytes, word);
     UNTIL(&t->x, &t->y, t->a.broken || t->b.broken || (t->b.arrived > arrived && t->a.written > written));
     CHECK(!t->a.broken && !t->b.broken, "%s %s", t->a.text, t->b.text);
-    CHECK(t->b.arrived_bytes - before == bytes, "%zu bytes arrived as %llu", bytes, (unsigned long long)(t->b.arrived_bytes - before));
+    CHECK(t->b.arrived_bytes - before == bytes, "%zu bytes arrived as %llu", bytes,
+          (unsigned long long)(t->b.arrived_bytes - before));
     CHECK(t->b.seen[word % WORDS] && t->a.done[word % WORDS], "another word");
     CHECK(pattern_holds(to.bytes, bytes, word), "%zu bytes arrived wrong", bytes);
     buffer_close(&from);
@@ -138,7 +142,8 @@ static void test_credits(void)
         unsigned given = 0, messages = t.b.messages, arrived = t.b.arrived;
         struct hoccl_write w = {.from = &from.region, .to = to.region.key, .bytes = 8, .word = 9, .tag = 9};
         UNTIL(&t.x, &t.y, transport->message(t.a.connection, "m", 1));
-        for (given = 1; given < 1000 && transport->message(t.a.connection, "m", 1);) /* the other end is not polled: room ends */
+        for (given = 1;
+             given < 1000 && transport->message(t.a.connection, "m", 1);) /* the other end is not polled: room ends */
             given++;
         CHECK(given < 1000, "messages always find room");
         unsigned writes = 0;
@@ -160,7 +165,8 @@ static void test_no_srq(void)
     hoccl_verbs_fault.no_srq = false;
 }
 
-/* Each lane and the control queue of a new connection fails: both ends hear of it, with its name; a new connection works. */
+/* Each lane and the control queue of a new connection fails: both ends hear of it, with its name; a new connection works.
+ */
 static void test_lane_faults(void)
 {
     struct end x, y;
@@ -181,7 +187,8 @@ static void test_lane_faults(void)
         hoccl_verbs_break_lane(a.connection, lane);
         UNTIL(&x, &y, a.broken);
         snprintf(name, sizeof name, lane < 0 ? "control queue" : "lane %d", lane);
-        CHECK(strstr(a.text, name) && strstr(a.text, "rank 1 (there)") && strstr(a.text, device[0]) && strstr(a.text, device[1]),
+        CHECK(strstr(a.text, name) && strstr(a.text, "rank 1 (there)") && strstr(a.text, device[0]) &&
+                  strstr(a.text, device[1]),
               "%s", a.text);
         /* nothing lands any more */
         memset(to.bytes, 0x33, to.size);
@@ -302,7 +309,8 @@ static void test_registration(void)
     struct hoccl_region region;
     two_open(&t, "", "");
     struct hoccl_region_source nothing = {.address = (void *)4096, .bytes = 4096, .dmabuf = -1};
-    CHECK(transport->region_add(t.x.endpoint, &nothing, &region) == HOCCL_ERR_DEVICE, "no error, or %s", hoccl_error_text());
+    CHECK(transport->region_add(t.x.endpoint, &nothing, &region) == HOCCL_ERR_DEVICE, "no error, or %s",
+          hoccl_error_text());
     CHECK(strstr(hoccl_error_text(), "nvidia-peermem"), "%s", hoccl_error_text());
     printf("%s\n", hoccl_error_text());
     int fd = open("/dev/null", O_RDONLY);
@@ -361,7 +369,8 @@ static void test_lanes(void)
         CHECK(count[i].writes > 32 && count[i].most >= 2 && !count[i].flight, "lane %d: %llu writes, at most %u at once", i,
               (unsigned long long)count[i].writes, count[i].most);
     for (int i = 0; i < 256; i++)
-        CHECK(t.b.seen[i] == 1 && t.a.done[i] == 1, "word %d: arrived %d times, written %d times", i, t.b.seen[i], t.a.done[i]);
+        CHECK(t.b.seen[i] == 1 && t.a.done[i] == 1, "word %d: arrived %d times, written %d times", i, t.b.seen[i],
+              t.a.done[i]);
     buffer_close(&from);
     buffer_close(&to);
     two_close(&t);
@@ -469,10 +478,23 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
-    {"device", test_device}, {"sizes", test_sizes}, {"parts", test_parts}, {"mtu", test_mtu}, {"credits", test_credits},
-    {"lanes", test_lanes}, {"lane_faults", test_lane_faults}, {"memlock", test_memlock}, {"registration", test_registration},
-    {"stale_key", test_stale_key}, {"crowd", test_crowd}, {"again", test_again}, {"sleep", test_sleep}, {"quiet", test_quiet},
-    {"no_srq", test_no_srq}, {"peer_killed_busy", test_peer_killed_busy}, {"peer_killed_idle", test_peer_killed_idle},
+    {"device", test_device},
+    {"sizes", test_sizes},
+    {"parts", test_parts},
+    {"mtu", test_mtu},
+    {"credits", test_credits},
+    {"lanes", test_lanes},
+    {"lane_faults", test_lane_faults},
+    {"memlock", test_memlock},
+    {"registration", test_registration},
+    {"stale_key", test_stale_key},
+    {"crowd", test_crowd},
+    {"again", test_again},
+    {"sleep", test_sleep},
+    {"quiet", test_quiet},
+    {"no_srq", test_no_srq},
+    {"peer_killed_busy", test_peer_killed_busy},
+    {"peer_killed_idle", test_peer_killed_idle},
 };
 
 static bool chosen(const char *name, int argc, char **argv)

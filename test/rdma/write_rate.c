@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bandwidth of writes between two processes: write_rate TRANSPORT BYTES COUNT [spin]. The devices are those of TEST_NICS. Each process has
- * one thread in the transport's calls, as the progress thread will be; it sleeps on its bell when there is nothing, or with "spin"
- * never does. Prints MiB/s, the processor time of both processes for each second, and what each lane has carried. */
+/* Bandwidth of writes between two processes: write_rate TRANSPORT BYTES COUNT [spin]. The devices are those of TEST_NICS.
+ * Each process has one thread in the transport's calls, as the progress thread will be; it sleeps on its bell when there is
+ * nothing, or with "spin" never does. Prints MiB/s, the processor time of both processes for each second, and what each
+ * lane has carried. */
 #include "base/clock.h"
 #include "base/doorbell.h"
 #include "base/error.h"
@@ -78,10 +79,14 @@ static void meet(struct side *s, int socket, int which)
     if (both && sscanf(both, "%31s %31s", name[0], name[1]) == 2)
         wish.nic = name[which];
     need(!s->transport->open(&wish, &s->endpoint, &mine), "open");
-    need(write(socket, &mine, sizeof mine) == sizeof mine && read(socket, &theirs, sizeof theirs) == sizeof theirs, "the peer has no card");
-    need(!s->transport->connection_open(s->endpoint, 2 + (uint64_t)which, which ? "rank 0" : "rank 1", NULL, &s->connection), "connection");
+    need(write(socket, &mine, sizeof mine) == sizeof mine && read(socket, &theirs, sizeof theirs) == sizeof theirs,
+         "the peer has no card");
+    need(
+        !s->transport->connection_open(s->endpoint, 2 + (uint64_t)which, which ? "rank 0" : "rank 1", NULL, &s->connection),
+        "connection");
     need(!s->transport->join(s->connection, &theirs), "join");
-    struct hoccl_region_source source = {.address = aligned_alloc(4096, SLOTS * s->bytes), .bytes = SLOTS * s->bytes, .dmabuf = -1};
+    struct hoccl_region_source source = {
+        .address = aligned_alloc(4096, SLOTS * s->bytes), .bytes = SLOTS * s->bytes, .dmabuf = -1};
     need(source.address, "memory");
     memset(source.address, which, source.bytes);
     need(!s->transport->region_add(s->endpoint, &source, &s->region), "region");
@@ -96,8 +101,13 @@ static void meet(struct side *s, int socket, int which)
 static void send_all(struct side *s, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct hoccl_write w = {.from = &s->region, .offset = i % SLOTS * s->bytes, .to = s->peer, .to_offset = i % SLOTS * s->bytes,
-                                .bytes = s->bytes, .word = i, .tag = i};
+        struct hoccl_write w = {.from = &s->region,
+                                .offset = i % SLOTS * s->bytes,
+                                .to = s->peer,
+                                .to_offset = i % SLOTS * s->bytes,
+                                .bytes = s->bytes,
+                                .word = i,
+                                .tag = i};
         while (!s->transport->write(s->connection, &w))
             turn(s);
     }
@@ -131,7 +141,8 @@ int main(int argc, char **argv)
     int pair[2];
     need(argc > 3 && !hoccl_settings_load(), "write_rate TRANSPORT BYTES COUNT [spin]");
     struct side s = {.transport = !strcmp(argv[1], "verbs") ? &hoccl_transport_verbs : &hoccl_transport_tcp,
-                     .bytes = strtoul(argv[2], NULL, 10), .spin = argc > 4};
+                     .bytes = strtoul(argv[2], NULL, 10),
+                     .spin = argc > 4};
     unsigned count = (unsigned)strtoul(argv[3], NULL, 10);
     need(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
     pid_t child = fork();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the verbs transport that need no RDMA: settings, the choice of port, address and packet size, the exchange of queue pairs'
- * numbers over TCP, and what is said where there is no device. */
+/* The parts of the verbs transport that need no RDMA: settings, the choice of port, address and packet size, the exchange
+ * of queue pairs' numbers over TCP, and what is said where there is no device. */
 #include "unit.h"
 
 #include "base/setting.h"
@@ -63,10 +63,24 @@ static void test_bad_settings(void **state)
     static const struct {
         const char *text, *says;
     } rows[] = {
-        {"gid", "\"gid\""}, {"guid=3", "\"guid=3\""}, {"gid=", "from 0 to"}, {"gid=-1", "from 0 to"}, {"gid=3x", "from 0 to"},
-        {"gid=99999999999", "from 0 to"}, {"tc=256", "from 0 to 255"}, {"sl=16", "from 0 to 15"}, {"timeout=32", "from 0 to 31"},
-        {"retry=8", "from 0 to 7"}, {"mtu=1000", "256, 512, 1024"}, {"mtu=8192", "from 256 to 4096"}, {"gid=1,gid=2", "gid is given twice"},
-        {"gid=1,", "comma"}, {",gid=1", "\"\""}, {"gid=1,,tc=1", "\"\""}, {" gid=1", "\" gid=1\""}, {"gid=1;tc=2", "from 0 to"},
+        {"gid", "\"gid\""},
+        {"guid=3", "\"guid=3\""},
+        {"gid=", "from 0 to"},
+        {"gid=-1", "from 0 to"},
+        {"gid=3x", "from 0 to"},
+        {"gid=99999999999", "from 0 to"},
+        {"tc=256", "from 0 to 255"},
+        {"sl=16", "from 0 to 15"},
+        {"timeout=32", "from 0 to 31"},
+        {"retry=8", "from 0 to 7"},
+        {"mtu=1000", "256, 512, 1024"},
+        {"mtu=8192", "from 256 to 4096"},
+        {"gid=1,gid=2", "gid is given twice"},
+        {"gid=1,", "comma"},
+        {",gid=1", "\"\""},
+        {"gid=1,,tc=1", "\"\""},
+        {" gid=1", "\" gid=1\""},
+        {"gid=1;tc=2", "from 0 to"},
     };
     struct hoccl_verbs_setting s = {.gid = 77};
     (void)state;
@@ -101,7 +115,8 @@ static void test_gid_at_3(void **state)
 /* A container's table: holes in front (they are not handed over), other kinds before it and behind. */
 static void test_gid_at_12(void **state)
 {
-    struct hoccl_gid t[] = {V2(4, "fe80::5"), V1(7, "10.1.2.3"), V2(9, "169.254.7.7"), V2(12, "10.1.2.3"), V2(15, "2001:db8::1")};
+    struct hoccl_gid t[] = {V2(4, "fe80::5"), V1(7, "10.1.2.3"), V2(9, "169.254.7.7"), V2(12, "10.1.2.3"),
+                            V2(15, "2001:db8::1")};
     (void)state;
     assert_int_equal(t[hoccl_gid_choose(t, 5, true, -1, "p")].index, 12);
 }
@@ -175,9 +190,23 @@ static void test_ports(void **state)
     static const struct {
         const char *names, *nearest;
         int place;
-    } rows[] = {{"", NULL, 0}, {"", "mlx5_2", 2}, {"", "mlx5_1", 0}, {"", "mlx5_9", 0}, {"mlx5_2", NULL, 2}, {"mlx5_2:2", NULL, 3},
-                {"mlx5_2", "mlx5_0", 2}, {"mlx5_20,mlx5_0", NULL, 4}, {"mlx5_1,mlx5_2:2", NULL, 3}, {"mlx5_20,mlx5_0", "mlx5_0", 0},
-                {"^mlx5_0", NULL, 2}, {"eth2", NULL, 2}, {"^mlx5_0,eth2", NULL, 3}, {"eth", NULL, -1}, {"^mlx5_0", "mlx5_0", 2}, {"^mlx5_0,mlx5_2", NULL, 4}, {"^mlx5_2:1", "mlx5_2", 3}};
+    } rows[] = {{"", NULL, 0},
+                {"", "mlx5_2", 2},
+                {"", "mlx5_1", 0},
+                {"", "mlx5_9", 0},
+                {"mlx5_2", NULL, 2},
+                {"mlx5_2:2", NULL, 3},
+                {"mlx5_2", "mlx5_0", 2},
+                {"mlx5_20,mlx5_0", NULL, 4},
+                {"mlx5_1,mlx5_2:2", NULL, 3},
+                {"mlx5_20,mlx5_0", "mlx5_0", 0},
+                {"^mlx5_0", NULL, 2},
+                {"eth2", NULL, 2},
+                {"^mlx5_0,eth2", NULL, 3},
+                {"eth", NULL, -1},
+                {"^mlx5_0", "mlx5_0", 2},
+                {"^mlx5_0,mlx5_2", NULL, 4},
+                {"^mlx5_2:1", "mlx5_2", 3}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(hoccl_port_choose(v, 5, rows[i].names, rows[i].nearest), rows[i].place);
@@ -266,14 +295,14 @@ static void side_close(struct side *s)
     hoccl_exchange_close(&s->x);
 }
 
-#define UNTIL(a, b, expression)                                                                                              \
-    do {                                                                                                                     \
-        uint64_t limit = hoccl_now() + 60 * HOCCL_S;                                                                         \
-        while (!(expression)) {                                                                                              \
-            side_step(a);                                                                                                    \
-            side_step(b);                                                                                                    \
-            assert_true(hoccl_now() < limit);                                                                                \
-        }                                                                                                                    \
+#define UNTIL(a, b, expression)                                                                                            \
+    do {                                                                                                                   \
+        uint64_t limit = hoccl_now() + 60 * HOCCL_S;                                                                       \
+        while (!(expression)) {                                                                                            \
+            side_step(a);                                                                                                  \
+            side_step(b);                                                                                                  \
+            assert_true(hoccl_now() < limit);                                                                              \
+        }                                                                                                                  \
     } while (0)
 
 /* Whoever comes first; the lower rank dials. */
@@ -435,12 +464,24 @@ static void test_exchange_timeout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_setting), cmocka_unit_test(test_patience), cmocka_unit_test(test_bad_settings),
-        cmocka_unit_test(test_gid_at_3), cmocka_unit_test(test_gid_at_12), cmocka_unit_test(test_gid_ula),
-        cmocka_unit_test(test_gid_none), cmocka_unit_test(test_gid_infiniband), cmocka_unit_test(test_gid_pairs),
-        cmocka_unit_test(test_mtu), cmocka_unit_test(test_ports), cmocka_unit_test(test_no_device),
-        cmocka_unit_test(test_exchange), cmocka_unit_test(test_exchange_ids), cmocka_unit_test(test_exchange_refused),
-        cmocka_unit_test(test_exchange_unready), cmocka_unit_test(test_exchange_strangers), cmocka_unit_test(test_exchange_timeout),
+        cmocka_unit_test(test_setting),
+        cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_bad_settings),
+        cmocka_unit_test(test_gid_at_3),
+        cmocka_unit_test(test_gid_at_12),
+        cmocka_unit_test(test_gid_ula),
+        cmocka_unit_test(test_gid_none),
+        cmocka_unit_test(test_gid_infiniband),
+        cmocka_unit_test(test_gid_pairs),
+        cmocka_unit_test(test_mtu),
+        cmocka_unit_test(test_ports),
+        cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_exchange_ids),
+        cmocka_unit_test(test_exchange_refused),
+        cmocka_unit_test(test_exchange_unready),
+        cmocka_unit_test(test_exchange_strangers),
+        cmocka_unit_test(test_exchange_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
