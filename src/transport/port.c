@@ -185,7 +185,11 @@ HOCCL_Result hoccl_port_refresh(struct hoccl_port *port, const struct hoccl_verb
         return HOCCL_ERR_DEVICE;
     if (port->ibv->query_pkey(port->context, (uint8_t)now.number, setting->pkey, &pkey))
         return hoccl_fail(HOCCL_ERR_DEVICE, "%s has no partition key %d (HOCCL_VERBS=pkey=INDEX)", name, setting->pkey);
-    port->here = now;
+    port->here.active = now.active; /* device and number stay, and may be read without a lock */
+    port->here.mtu = now.mtu;
+    port->here.lid = now.lid;
+    port->here.gids = now.gids;
+    memcpy(port->here.gid, now.gid, sizeof now.gid);
     port->gid = now.gid[chosen];
     port->pkey = be16toh(pkey);
     port->message_most = attr.max_msg_sz;

@@ -98,6 +98,8 @@ static HOCCL_Result make_parts(struct hoccl_endpoint *e)
 static void free_parts(struct hoccl_endpoint *e)
 {
     hoccl_exchange_close(&e->exchange);
+    if (e->loop)
+        hoccl_queue_free(e->loop);
     if (e->srq)
         e->ibv->destroy_srq(e->srq);
     if (e->receives.ibv)
@@ -247,6 +249,7 @@ const struct hoccl_transport hoccl_transport_verbs = {
     .join = hoccl_verbs_join,
     .message = hoccl_verbs_message,
     .write = hoccl_verbs_write,
+    .flush = hoccl_verbs_flush,
     .idle = hoccl_verbs_idle,
     .connection_close = hoccl_verbs_connection_close,
     .lanes = hoccl_verbs_lanes,

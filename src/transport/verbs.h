@@ -3,6 +3,7 @@
  *
  *   endpoint ─┬─ port            the device's context
  *             ├─ one completion queue, one completion channel, one shared receive queue for all connections
+ *             ├─ loop            a queue pair to itself, for flushes
  *             ├─ watch           the helper thread: sleeps on the channel, the device's events and the exchange's sockets
  *             ├─ news            events that poll has not handed out yet
  *             └─ connections ──┬─ control queue
@@ -26,20 +27,26 @@
 #define HOCCL_SEND_RESERVE 64    /* of these only for frames of the transport's own */
 #define HOCCL_SILENT_MOST 8      /* parts in a row that ask for no completion */
 
-enum hoccl_flight_kind { HOCCL_FLIGHT_WRITE, HOCCL_FLIGHT_PART, HOCCL_FLIGHT_FRAME, HOCCL_FLIGHT_BEAT };
+#define HOCCL_CONTROL (-1)
+#define HOCCL_LOOP (-2)
+
+enum hoccl_flight_kind {
+    HOCCL_FLIGHT_WRITE, HOCCL_FLIGHT_PART, HOCCL_FLIGHT_FRAME, HOCCL_FLIGHT_BEAT, HOCCL_FLIGHT_FLUSH
+};
 
 /* A work request that has been posted and is not known to be complete. */
 struct hoccl_flight {
     enum hoccl_flight_kind kind;
-    int slot;       /* FRAME */
-    uint64_t tag;   /* WRITE */
+    int slot;       /* FRAME, FLUSH */
+    uint64_t tag;   /* WRITE, FLUSH */
     uint64_t bytes; /* WRITE: of the whole write */
+    struct hoccl_connection *connection; /* FLUSH: NULL once it is gone */
 };
 
 struct hoccl_queue {
     struct hoccl_endpoint *endpoint;
-    struct hoccl_connection *connection; /* NULL: a farewell */
-    int lane;                            /* −1: control */
+    struct hoccl_connection *connection; /* NULL: a farewell, or the loop */
+    int lane;                            /* or HOCCL_CONTROL, HOCCL_LOOP */
     struct ibv_qp *qp;                   /* NULL: destroyed */
     uint32_t sequence;                   /* first packet sequence number */
     uint32_t generation;                 /* tells a completion of this queue from one of a former queue with its number */
@@ -110,6 +117,7 @@ struct hoccl_endpoint {
     struct ibv_pd *pd;
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
+    struct hoccl_queue *loop;  /* to itself, for flushes; NULL until the first */
     struct ibv_srq *srq;       /* NULL: receives are those of the queue pairs */
     struct hoccl_slots receives, sends;
     uint32_t *owner;           /* without srq: by receive slot, the queue pair that it is posted to */
@@ -156,9 +164,15 @@ HOCCL_Result hoccl_receive_keep(struct hoccl_endpoint *e, unsigned *window);
 void hoccl_receive_release(struct hoccl_endpoint *e, unsigned window);
 /* Without a shared queue: the receives of this queue pair. */
 HOCCL_Result hoccl_receive_fill(struct hoccl_queue *q, unsigned n);
-void hoccl_receive_forget(struct hoccl_queue *q);
+/* The queue pair of this number has been destroyed. */
+void hoccl_receive_forget(struct hoccl_endpoint *e, uint32_t number);
 /* A receive has been used and read: post it again. `number`: of the queue pair that it came by. */
 void hoccl_receive_again(struct hoccl_endpoint *e, int slot, uint32_t number);
+
+/* ---- verbs_flush.c ---- */
+bool hoccl_verbs_flush(struct hoccl_connection *c, const struct hoccl_region *region, size_t offset, uint64_t tag);
+/* Flushes of this connection make no event any more. */
+void hoccl_flush_forget(const struct hoccl_connection *c);
 
 /* ---- verbs_flow.c ---- */
 void hoccl_connection_return(struct hoccl_connection *c); /* credits, if they are many */
@@ -174,6 +188,8 @@ void hoccl_connection_joined(struct hoccl_connection *c);
 void hoccl_connection_fail(struct hoccl_connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* End the connections that have been found broken or closed. */
 void hoccl_connection_settle(struct hoccl_endpoint *e);
+/* What the port says of itself now, without queue pairs. */
+struct hoccl_offer hoccl_offer_of_port(struct hoccl_endpoint *e);
 void hoccl_connection_tend(struct hoccl_endpoint *e, uint64_t now); /* outcomes, retries, heartbeats, farewells */
 HOCCL_Result hoccl_verbs_connection_open(struct hoccl_endpoint *e, uint64_t id, const char *name, void *context,
                                          struct hoccl_connection **connection);

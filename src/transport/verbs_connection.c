@@ -48,7 +48,7 @@ static HOCCL_Result make_queues(struct hoccl_connection *c, int lanes)
     HOCCL_Result r = hoccl_receive_keep(e, &c->window);
     if (r)
         return r;
-    r = hoccl_queue_make(e, c, -1, &c->control);
+    r = hoccl_queue_make(e, c, HOCCL_CONTROL, &c->control);
     if (r) {
         hoccl_receive_release(e, c->window);
         return r;
@@ -90,22 +90,28 @@ HOCCL_Result hoccl_verbs_connection_open(struct hoccl_endpoint *e, uint64_t id, 
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
+struct hoccl_offer hoccl_offer_of_port(struct hoccl_endpoint *e)
+{
+    struct hoccl_offer o = {0};
+    pthread_mutex_lock(&e->port_lock);
+    o.lid = e->port.here.lid;
+    o.pkey = e->port.pkey;
+    o.ethernet = e->port.here.ethernet;
+    o.mtu = (uint8_t)hoccl_mtu_choose(e->port.here.mtu, IBV_MTU_4096, e->setting.mtu);
+    o.gid_type = (uint8_t)e->port.gid.type;
+    o.gid_index = (uint16_t)e->port.gid.index;
+    memcpy(o.gid, e->port.gid.gid.raw, sizeof o.gid);
+    pthread_mutex_unlock(&e->port_lock);
+    snprintf(o.device, sizeof o.device, "%.31s", e->port.here.device);
+    return o;
+}
+
 static void make_offer(struct hoccl_connection *c)
 {
-    struct hoccl_endpoint *e = c->endpoint;
     struct hoccl_offer *o = &c->call.mine;
-    pthread_mutex_lock(&e->port_lock);
-    *o = (struct hoccl_offer){.window = c->window,
-                              .lid = e->port.here.lid,
-                              .pkey = e->port.pkey,
-                              .ethernet = e->port.here.ethernet,
-                              .mtu = (uint8_t)hoccl_mtu_choose(e->port.here.mtu, IBV_MTU_4096, e->setting.mtu),
-                              .gid_type = (uint8_t)e->port.gid.type,
-                              .gid_index = (uint16_t)e->port.gid.index,
-                              .lanes = (uint8_t)c->made};
-    memcpy(o->gid, e->port.gid.gid.raw, sizeof o->gid);
-    snprintf(o->device, sizeof o->device, "%.31s", e->port.here.device);
-    pthread_mutex_unlock(&e->port_lock);
+    *o = hoccl_offer_of_port(c->endpoint);
+    o->window = c->window;
+    o->lanes = (uint8_t)c->made;
     for (int i = 0; i <= c->made; i++) {
         const struct hoccl_queue *q = i ? c->lane[i - 1] : c->control;
         o->number[i] = q->qp->qp_num;
@@ -269,6 +275,7 @@ static void settle_one(struct hoccl_connection *c)
 {
     struct hoccl_endpoint *e = c->endpoint;
     hoccl_exchange_cancel(&e->exchange, &c->call);
+    hoccl_flush_forget(c);
     halt_lanes(c);
     if (c->mute)
         hoccl_queue_halt(c->control);
@@ -309,6 +316,7 @@ void hoccl_verbs_connection_close(struct hoccl_connection *c)
     c->state = HOCCL_VERBS_ENDED;
     hoccl_harvest(e);
     unsigned lost = writes_under_way(c);
+    hoccl_flush_forget(c);
     halt_lanes(c);
     hoccl_harvest(e);
     hoccl_news_withdraw(e, c);

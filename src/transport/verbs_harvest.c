@@ -150,8 +150,10 @@ static void take_received(struct hoccl_endpoint *e, const struct ibv_wc *wc)
 static void land(struct hoccl_queue *q, const struct hoccl_flight *f)
 {
     struct hoccl_connection *c = q->connection;
-    if (f->kind == HOCCL_FLIGHT_FRAME)
+    if (f->kind == HOCCL_FLIGHT_FRAME || f->kind == HOCCL_FLIGHT_FLUSH)
         hoccl_slots_give(&q->endpoint->sends, f->slot);
+    if (f->kind == HOCCL_FLIGHT_FLUSH && open_for_news(f->connection))
+        hoccl_news_add(f->connection, HOCCL_TRANSPORT_WRITTEN)->event.tag = f->tag;
     if (f->kind != HOCCL_FLIGHT_WRITE)
         return;
     q->count.flight--;
@@ -187,12 +189,25 @@ static const char *cause(enum ibv_wc_status status)
     }
 }
 
+/* Flushes that do not come are the end of every connection; poll finds it in its next round of heartbeats. */
+static void loop_failed(struct hoccl_endpoint *e, enum ibv_wc_status status)
+{
+    pthread_mutex_lock(&e->port_lock);
+    snprintf(e->fatal, sizeof e->fatal, "reading its own memory, to flush what has arrived: %s", e->ibv->wc_status_str(status));
+    pthread_mutex_unlock(&e->port_lock);
+    e->next_beat = 0;
+}
+
 static void take_failed(struct hoccl_queue *q, const struct ibv_wc *wc)
 {
     struct hoccl_endpoint *e = q->endpoint;
     struct hoccl_connection *c = q->connection;
     char lane[24] = "the control queue", here[64], there[64];
     union ibv_gid gid;
+    if (q == e->loop) {
+        loop_failed(e, wc->status);
+        return;
+    }
     if (!c) {
         q->deadline = 0; /* a farewell that nobody hears */
         return;

@@ -73,13 +73,21 @@ struct hoccl_queue *hoccl_queue_find(struct hoccl_endpoint *e, uint32_t number)
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
+/* What the peer's card may do by it. */
+static unsigned access_flags(int lane)
+{
+    if (lane == HOCCL_LOOP)
+        return IBV_ACCESS_REMOTE_READ;
+    return lane == HOCCL_CONTROL ? 0 : IBV_ACCESS_REMOTE_WRITE;
+}
+
 static int to_init(struct hoccl_queue *q)
 {
     struct hoccl_endpoint *e = q->endpoint;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
                                .pkey_index = (uint16_t)e->setting.pkey,
                                .port_num = (uint8_t)e->port.here.number,
-                               .qp_access_flags = q->lane < 0 ? 0 : IBV_ACCESS_REMOTE_WRITE};
+                               .qp_access_flags = access_flags(q->lane)};
     return e->ibv->modify_qp(q->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
@@ -137,13 +145,13 @@ HOCCL_Result hoccl_queue_make(struct hoccl_endpoint *e, struct hoccl_connection 
 
 /* ---- connecting -------------------------------------------------------------------------------------------------- */
 
-/* RoCE always has a global header; InfiniBand has one where the peer is in another subnet. */
+/* RoCE always has a global header; InfiniBand has one where the peer is in another subnet or has no LID. */
 static struct ibv_ah_attr way(const struct hoccl_endpoint *e, const struct hoccl_offer *mine,
                               const struct hoccl_offer *theirs)
 {
     struct ibv_ah_attr a = {
         .dlid = theirs->lid, .sl = (uint8_t)e->setting.service_level, .port_num = (uint8_t)e->port.here.number};
-    if (mine->ethernet || memcmp(mine->gid, theirs->gid, 8) != 0) {
+    if (mine->ethernet || !theirs->lid || memcmp(mine->gid, theirs->gid, 8) != 0) {
         a.is_global = 1;
         memcpy(a.grh.dgid.raw, theirs->gid, sizeof a.grh.dgid.raw);
         a.grh.sgid_index = (uint8_t)mine->gid_index;
@@ -251,16 +259,17 @@ void hoccl_queue_halt(struct hoccl_queue *q)
 void hoccl_queue_free(struct hoccl_queue *q)
 {
     struct hoccl_endpoint *e = q->endpoint;
+    uint32_t number = q->qp->qp_num;
     take_out(e, q);
     e->ibv->destroy_qp(q->qp);
     for (uint32_t i = q->first; i != q->next; i++) {
         const struct hoccl_flight *f = &q->flights[i % q->depth];
-        if (f->kind == HOCCL_FLIGHT_FRAME)
+        if (f->kind == HOCCL_FLIGHT_FRAME || f->kind == HOCCL_FLIGHT_FLUSH)
             hoccl_slots_give(&e->sends, f->slot);
     }
     e->flying -= (int)hoccl_queue_flying(q);
     if (!e->srq)
-        hoccl_receive_forget(q);
+        hoccl_receive_forget(e, number);
     if (q->window)
         hoccl_receive_release(e, q->window);
     free(q->flights);

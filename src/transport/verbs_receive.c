@@ -100,11 +100,10 @@ HOCCL_Result hoccl_receive_fill(struct hoccl_queue *q, unsigned n)
 }
 
 /* Those that are still posted to it; what has come by it is given back when it has been seen. */
-void hoccl_receive_forget(struct hoccl_queue *q)
+void hoccl_receive_forget(struct hoccl_endpoint *e, uint32_t number)
 {
-    struct hoccl_endpoint *e = q->endpoint;
     for (int i = 0; i < e->receives.made; i++)
-        if (e->owner[i] == q->qp->qp_num) {
+        if (e->owner[i] == number) {
             e->owner[i] = 0;
             hoccl_slots_give(&e->receives, i);
         }

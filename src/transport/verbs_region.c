@@ -88,7 +88,7 @@ HOCCL_Result hoccl_memory_register(const struct hoccl_ibv *ibv, struct ibv_pd *p
 HOCCL_Result hoccl_region_register(const struct hoccl_ibv *ibv, struct ibv_pd *pd, const struct hoccl_region_source *source,
                                    struct ibv_mr **mr)
 {
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ; /* to read: flushes */
     struct ibv_mr *made;
     if (source->dmabuf < 0)
         return hoccl_memory_register(ibv, pd, source->address, source->bytes, access | IBV_ACCESS_RELAXED_ORDERING,

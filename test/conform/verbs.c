@@ -213,8 +213,8 @@ static void test_lane_faults(void)
     end_close(&y);
 }
 
-/* A process on the other device that joins and then does what `then` says, its card by pipe. */
-static pid_t start_peer(struct hoccl_endpoint_card *card, const struct hoccl_endpoint_card *mine, int *go)
+/* A process on the other device that joins and polls until it is killed; the cards go by pipes. */
+static pid_t start_peer(struct hoccl_endpoint_card *card, int *go)
 {
     int out[2], in[2];
     CHECK(!pipe(out) && !pipe(in), "pipe");
@@ -224,7 +224,7 @@ static pid_t start_peer(struct hoccl_endpoint_card *card, const struct hoccl_end
         struct end y;
         struct line b;
         struct hoccl_endpoint_card theirs;
-        open_on(&y, 1, "");
+        open_on(&y, 1, "timeout=17,retry=3");
         CHECK(write(out[1], &y.card, sizeof y.card) == sizeof y.card, "pipe");
         CHECK(read(in[0], &theirs, sizeof theirs) == sizeof theirs, "pipe");
         line_open(&b, &y, 15, &theirs);
@@ -234,7 +234,6 @@ static pid_t start_peer(struct hoccl_endpoint_card *card, const struct hoccl_end
     close(out[1]);
     close(in[0]);
     CHECK(read(out[0], card, sizeof *card) == sizeof *card, "the peer has no endpoint");
-    (void)mine;
     close(out[0]);
     *go = in[1];
     return pid;
@@ -248,8 +247,9 @@ static void kill_peer(bool busy)
     struct hoccl_endpoint_card card;
     struct buffer from;
     int go;
-    pid_t pid = start_peer(&card, NULL, &go);
-    open_on(&x, 0, "");
+    hoccl_settings.timeout = 20 * HOCCL_S;
+    pid_t pid = start_peer(&card, &go);
+    open_on(&x, 0, "timeout=17,retry=3");
     CHECK(write(go, &x.card, sizeof x.card) == sizeof x.card, "pipe");
     line_open(&a, &x, 14, &card);
     UNTIL(&x, (struct end *)NULL, a.joined || a.broken);
@@ -269,6 +269,7 @@ static void kill_peer(bool busy)
     buffer_close(&from);
     end_close(&x);
     close(go);
+    hoccl_settings.timeout = 30 * HOCCL_S;
 }
 
 static void test_peer_killed_idle(void)
@@ -461,6 +462,34 @@ static void test_sleep(void)
     two_close(&t);
 }
 
+/* Flushes answer with their tags, more of them than fit at once; one whose connection has been closed answers nobody. */
+static void test_flush(void)
+{
+    struct two t;
+    struct buffer f, to;
+    two_open(&t, "", "");
+    buffer_open(&f, &t.x, 65536, 0, 1);
+    buffer_open(&to, &t.y, 65536, 0, 2);
+    for (uint32_t i = 0; i < 300; i++) {
+        if (i % 3 == 0)
+            give_write(&t.a, &t.y, &f, i, to.region.key, i, 4096, i);
+        UNTIL(&t.x, &t.y, t.b.broken || transport->flush(t.b.connection, &to.region, i, 1000 + i));
+    }
+    UNTIL(&t.x, &t.y, t.b.broken || (t.b.written == 300 && t.a.written == 100));
+    CHECK(!t.b.broken && t.b.arrived == 100, "%s", t.b.text);
+    for (int i = 0; i < 300; i++)
+        CHECK(t.b.done[1000 + i] == 1, "flush %d", i);
+    CHECK(transport->flush(t.a.connection, &f.region, 0, 7), "no room");
+    line_close(&t.a);
+    UNTIL(&t.x, &t.y, t.b.closed || t.b.broken);
+    CHECK(t.b.closed, "%s", t.b.text);
+    line_close(&t.b);
+    buffer_close(&f);
+    buffer_close(&to);
+    end_close(&t.x);
+    end_close(&t.y);
+}
+
 /* Silence for several heartbeats is no fault. */
 static void test_quiet(void)
 {
@@ -492,6 +521,7 @@ static const struct {
     {"again", test_again},
     {"sleep", test_sleep},
     {"quiet", test_quiet},
+    {"flush", test_flush},
     {"no_srq", test_no_srq},
     {"peer_killed_busy", test_peer_killed_busy},
     {"peer_killed_idle", test_peer_killed_idle},

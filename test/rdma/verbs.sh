@@ -8,7 +8,7 @@ here=${top_srcdir:?}/test/rdma programs=${top_builddir:?}/test/conform
 export HOCCL_VERBS=timeout=18 TEST_NICS="rxe0 rxe1"
 suite="describe before_join other_transport join_timeout join_nobody close_any cookie messages backpressure sizes many lanes
 connections regions region_threads close_busy both_close bell quiet"
-own="device parts mtu credits lanes lane_faults memlock registration stale_key sleep quiet no_srq peer_killed_busy peer_killed_idle"
+own="device parts mtu credits lanes lane_faults memlock registration stale_key flush sleep quiet no_srq peer_killed_busy peer_killed_idle"
 limit=280
 if [ -n "${LONG_TESTS:-}" ]; then
     suite="$suite close_idle cycles"
@@ -19,7 +19,7 @@ fi
 # in_guest: what runs there; the first fault ends it.
 in_guest() {
     # shellcheck disable=SC2086 # lists of words
-    timeout -k 5 $limit "$programs/transport" verbs $suite && timeout -k 5 $limit "$programs/verbs" rxe0 rxe1 $own
+    timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own
 }
 
 if [ "${1:-}" = inside ]; then
