@@ -18,9 +18,9 @@
  * way; those of a connection that is closed, or has ended, are dropped. Before BROKEN or CLOSED is returned every lane is
  * stopped under its lock, so nothing touches a region any more.
  *
- * A peer that vanishes: socket 0 says something at least every HOCCL_TIMEOUT / 12, and what is not acknowledged for
- * HOCCL_TIMEOUT / 3 breaks it (TCP_USER_TIMEOUT), both together well within HOCCL_TIMEOUT / 2. Lanes have HOCCL_TIMEOUT: a
- * peer that is alive and slow to read is not gone. */
+ * A peer that vanishes: socket 0 says something at least every HOCCL_TIMEOUT / 16, so a peer whose kernel acknowledges
+ * nothing of it for three eighths of HOCCL_TIMEOUT is gone, idle or not (tcp_lane.c). What is not acknowledged on a lane for
+ * HOCCL_TIMEOUT breaks it too (TCP_USER_TIMEOUT). A process that is stopped is not gone: its kernel acknowledges. */
 #define _GNU_SOURCE
 #include "transport/tcp.h"
 

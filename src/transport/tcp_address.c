@@ -39,10 +39,10 @@ static unsigned link_speed(const char *name)
     if (fd < 0)
         return 0;
     snprintf(r.ifr_name, sizeof r.ifr_name, "%s", name);
-    if (!ioctl(fd, SIOCETHTOOL, &r) && (int)ethtool_cmd_speed(&c) > 0)
-        speed = ethtool_cmd_speed(&c);
+    if (!ioctl(fd, SIOCETHTOOL, &r))
+        speed = (unsigned)c.speed_hi << 16 | c.speed;
     close(fd);
-    return speed;
+    return speed > INT32_MAX ? 0 : speed; /* SPEED_UNKNOWN is −1 */
 }
 
 static uint8_t logarithm(unsigned n)

@@ -14,10 +14,12 @@
 #include "base/error.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -25,8 +27,10 @@
 #define BATCH 8
 #define READS 4                  /* calls of recvmsg in a step */
 #define PIECE ((uint64_t)1 << 20)
+#define SILENT 6                 /* looks, of which there are TCP_LOOKS in the life of a peer */
 #define HEAD sizeof(struct tcp_frame)
 
+_Static_assert(SILENT + 2 <= TCP_LOOKS, "in time");
 _Static_assert(BATCH + READS + 1 <= TCP_NEWS_STEP, "news of a step");
 
 /* ---- telling ----------------------------------------------------------------------------------------------------- */
@@ -189,6 +193,7 @@ static void send_some(struct tcp_lane *lane)
         hoccl_tcp_region_leave(b.region[i]);
     if (n >= 0) {
         lane->spoke = true;
+        lane->taken += (uint64_t)n;
         advance(lane, (uint64_t)n);
     } else if (e == EAGAIN) {
         lane->can_write = false;
@@ -419,11 +424,29 @@ bool hoccl_tcp_lane_step(struct tcp_lane *lane)
     return more;
 }
 
+/* Is something on its way of which the peer's kernel has acknowledged nothing for SILENT looks? Looks are counted, not time:
+ * this process may have been stopped. The kernel's own timer (TCP_USER_TIMEOUT) would begin with the first retransmission,
+ * which is seconds late if the first round trip was slow. */
+static bool vanished(struct tcp_lane *lane)
+{
+    int queued;
+    if (ioctl(lane->fd, SIOCOUTQ, &queued))
+        return false;
+    uint64_t acknowledged = lane->taken - (uint64_t)queued;
+    lane->silent = queued && acknowledged == lane->acknowledged ? lane->silent + 1 : 0;
+    lane->acknowledged = acknowledged;
+    return lane->silent >= SILENT;
+}
+
 void hoccl_tcp_lane_look(struct tcp_lane *lane, uint64_t now)
 {
     bool over = false;
     pthread_mutex_lock(&lane->lock);
-    if (lane->state == TCP_ACTIVE && !lane->socket) {
+    if (lane->state == TCP_ACTIVE && !lane->socket && !tcp_news_room(lane->loop->news, TCP_NEWS_STEP)) {
+        lane->spoke = false;
+    } else if (lane->state == TCP_ACTIVE && !lane->socket && vanished(lane)) {
+        fault_errno(lane, ETIMEDOUT);
+    } else if (lane->state == TCP_ACTIVE && !lane->socket) {
         if (!lane->spoke && !has_output(lane)) {
             set_note(lane, TCP_BEAT);
             send_some(lane);

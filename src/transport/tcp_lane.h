@@ -55,6 +55,9 @@ struct tcp_lane {
     struct tcp_frame note;    /* WELCOME, BEAT or GOODBYE */
     uint32_t note_left;       /* bytes of it to send */
     bool can_write, spoke;    /* spoke: something was sent since the last look */
+    uint64_t taken;           /* bytes that the kernel took */
+    uint64_t acknowledged;    /* socket 0: of these by the peer's at the last look */
+    unsigned silent;          /* looks in a row at which it was not more */
     bool goodbye;             /* GOODBYE is or was in `note` */
     bool finished;            /* and the stream has ended */
 

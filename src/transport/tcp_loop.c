@@ -205,7 +205,7 @@ static void look(struct tcp_loop *l)
         return;
     bool beat = now >= l->beat_at;
     if (beat)
-        l->beat_at = now + l->shared->life / 6;
+        l->beat_at = now + l->shared->life / TCP_LOOKS;
     struct hoccl_list *next;
     for (struct hoccl_list *k = l->lanes.next; k != &l->lanes; k = next) {
         struct tcp_lane *lane = hoccl_entry(k, struct tcp_lane, of_loop);

@@ -15,6 +15,8 @@
 
 #include <pthread.h>
 
+#define TCP_LOOKS 8 /* at each lane, in the time after which a silent peer is gone */
+
 struct tcp_door;
 struct tcp_lane;
 

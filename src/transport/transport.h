@@ -27,7 +27,8 @@
  * Messages and writes are refused (false) before JOINED. Event JOINED, CLOSED or BROKEN tells of each change that was not
  * this end's own; BROKEN has a text that names the peer, both addresses, the lane, the cause and what to do. From the moment
  * that CLOSED or BROKEN has been taken from poll, or close has returned, nothing reads or writes memory here for that
- * connection any more, and no event of it comes. A peer that has vanished without a word (power, cable) is noticed within
+ * connection any more, and no event of it comes (but events that the same call of poll has returned already); it still has to
+ * be closed. A peer that has vanished without a word (power, cable) is noticed within
  * HOCCL_TIMEOUT / 2, also on a connection that is idle.
  *
  * Threads: one thread at a time in the calls of an endpoint and its connections (the progress thread, once it runs), but
@@ -64,7 +65,8 @@ struct hoccl_endpoint_wish {
 struct hoccl_region_source {
     void *address;
     size_t bytes;
-    int dmabuf;           /* −1: by address (host memory; or GPU memory where a peer-memory module takes its address) */
+    int dmabuf;           /* −1: by address (host memory; or GPU memory where a peer-memory module takes its address). TCP has
+                             host memory only: a descriptor is DEVICE there */
     uint64_t offset;      /* of the region in the dma-buf */
 };
 
@@ -134,7 +136,7 @@ struct hoccl_transport {
                                     struct hoccl_connection **connection);
     /* Towards JOINED, which comes as an event; the peer may do its part much later (HOCCL_INIT_TIMEOUT, then BROKEN). */
     HOCCL_Result (*join)(struct hoccl_connection *connection, const struct hoccl_endpoint_card *peer);
-    /* false: no room now; try again after the next event. */
+    /* false: no room now; try again after the next event. Writes whose bytes overlap at the peer are not in flight together. */
     bool (*message)(struct hoccl_connection *connection, const void *bytes, size_t count);
     bool (*write)(struct hoccl_connection *connection, const struct hoccl_write *write);
     /* NULL: not needed. For memory of a GPU that says that writes over RDMA need one (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_
@@ -155,7 +157,8 @@ struct hoccl_transport {
 
     /* At most `most` events; the number. Never blocks. */
     int (*poll)(struct hoccl_endpoint *endpoint, struct hoccl_transport_event *events, int most);
-    /* The caller is going to sleep on the bell: ring it at the next news. true: there is news already. */
+    /* The caller has announced that it will sleep on the bell (hoccl_doorbell_announce): ring it at the next news. true: there
+     * is news already, do not sleep. */
     bool (*arm)(struct hoccl_endpoint *endpoint);
 };
 

@@ -48,6 +48,8 @@ static void record(struct line *l, const struct hoccl_transport_event *e)
     case HOCCL_TRANSPORT_MESSAGE:
         CHECK(e->bytes <= sizeof l->last, "a message of %zu bytes", e->bytes);
         memcpy(l->last, e->message, e->bytes);
+        if (!l->messages)
+            memcpy(l->first, e->message, e->bytes);
         l->last_bytes = e->bytes;
         l->messages++;
         if (l->on_message)

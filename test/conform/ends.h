@@ -29,7 +29,7 @@ struct line {
     char text[1024];                /* of BROKEN */
     unsigned messages, written, arrived;
     uint64_t arrived_bytes;
-    char last[HOCCL_MESSAGE_BYTES]; /* message */
+    char first[HOCCL_MESSAGE_BYTES], last[HOCCL_MESSAGE_BYTES]; /* messages */
     size_t last_bytes;
     uint8_t seen[WORDS];            /* how often a word has arrived, by word % WORDS */
     uint8_t done[WORDS];            /* how often a tag was written, by tag % WORDS */

@@ -174,7 +174,7 @@ static const struct {
     {"describe", case_describe},       {"before_join", case_before_join}, {"other_transport", case_other_transport},
     {"join_timeout", case_join_timeout}, {"join_nobody", case_join_nobody}, {"close_any", case_close_any},
     {"cookie", case_cookie},           {"messages", case_messages},       {"backpressure", case_backpressure},
-    {"sizes", case_sizes},             {"many", case_many},               {"lanes", case_lanes},
+    {"sizes", case_sizes},             {"many", case_many},               {"threads", case_threads},         {"lanes", case_lanes},
     {"connections", case_connections}, {"regions", case_regions},         {"region_threads", case_region_threads},
     {"close_idle", case_close_idle},   {"close_busy", case_close_busy},   {"both_close", case_both_close},
     {"cycles", case_cycles},           {"bell", case_bell},               {"quiet", case_quiet},

@@ -27,6 +27,7 @@ void case_messages(void);
 void case_backpressure(void);
 void case_sizes(void);
 void case_many(void);
+void case_threads(void);
 void case_lanes(void);
 void case_connections(void);
 void case_regions(void);

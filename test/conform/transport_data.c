@@ -65,9 +65,8 @@ void case_backpressure(void)
         end_poll(&x);
     }
     printf("  %u messages and %u writes before the peer looked\n", messages, writes);
-    CHECK(messages && (writes || !strcmp(transport->name, "verbs")), "nothing was taken"); /* there messages and writes share receives */
-    UNTIL(&x, &y, b.messages == messages && b.arrived == writes && a.written == writes);
-    CHECK(transport->idle(a.connection), "not idle");
+    CHECK(messages && (writes || !strcmp(transport->name, "verbs")), "nothing was taken"); /* there both share receives */
+    UNTIL(&x, &y, b.messages == messages && b.arrived == writes && a.written == writes && transport->idle(a.connection));
     close_pair(&a, &b);
     buffer_close(&f);
     buffer_close(&t);
@@ -134,6 +133,54 @@ void case_many(void)
     buffer_close(&g);
     buffer_close(&t);
     buffer_close(&u);
+    both_close();
+}
+
+/* Each end in a thread of its own, which knows nothing of the other's but what comes over the connection. */
+enum { THREAD_WRITES = 600, THREAD_PIECE = 30000 };
+
+static void *end_thread(void *arg)
+{
+    struct end *end = arg;
+    bool low = end == &x;
+    struct line l;
+    struct buffer out, in;
+    struct hoccl_region_key key;
+    buffer_open(&out, end, (size_t)THREAD_WRITES * THREAD_PIECE, 3, 1);
+    buffer_open(&in, end, (size_t)THREAD_WRITES * THREAD_PIECE, 1, 2);
+    pattern_fill(out.bytes, out.size, low);
+    line_open(&l, end, low ? 60 : 61, low ? &y.card : &x.card);
+    UNTIL(end, NULL, l.joined || l.broken);
+    CHECK(l.joined, "%s", l.text);
+    give_message(&l, NULL, &in.region.key, sizeof key);
+    UNTIL(end, NULL, l.messages >= 1);
+    memcpy(&key, l.first, sizeof key);
+    for (uint32_t i = 0; i < THREAD_WRITES; i++) {
+        give_write(&l, NULL, &out, (size_t)i * THREAD_PIECE, key, (size_t)i * THREAD_PIECE, THREAD_PIECE, i);
+        give_message(&l, NULL, &i, sizeof i);
+    }
+    UNTIL(end, NULL, l.arrived == THREAD_WRITES && l.written == THREAD_WRITES && l.messages >= THREAD_WRITES + 1);
+    CHECK(pattern_holds(in.bytes, in.size, !low), "bytes differ");
+    give_message(&l, NULL, "done", 4);
+    UNTIL(end, NULL, l.messages == THREAD_WRITES + 2);
+    if (!low)
+        UNTIL(end, NULL, l.closed || l.broken);
+    UNTIL(end, NULL, transport->idle(l.connection));
+    line_close(&l);
+    buffer_close(&out);
+    buffer_close(&in);
+    return l.broken ? "broken" : NULL;
+}
+
+void case_threads(void)
+{
+    pthread_t thread[2];
+    void *fault[2];
+    both_open();
+    CHECK(!pthread_create(&thread[0], NULL, end_thread, &x) && !pthread_create(&thread[1], NULL, end_thread, &y), "threads");
+    pthread_join(thread[0], &fault[0]);
+    pthread_join(thread[1], &fault[1]);
+    CHECK(!fault[0] && !fault[1], "broken");
     both_close();
 }
 
@@ -245,13 +292,12 @@ void case_regions(void)
 }
 
 /* Regions come and go in another thread while data moves. */
-static uint32_t churn_stop;
+static uint32_t churn_stop, churn_rounds;
 
 static void *churn(void *arg)
 {
     struct end *end = arg;
     static char memory[64][4096];
-    unsigned rounds = 0;
     while (!hoccl_observe(&churn_stop)) {
         struct hoccl_region r[64];
         for (int i = 0; i < 64; i++) {
@@ -260,10 +306,9 @@ static void *churn(void *arg)
         }
         for (int i = 0; i < 64; i++)
             transport->region_remove(end->endpoint, &r[i]);
-        rounds++;
+        hoccl_fetch_add(&churn_rounds, 1u);
         sched_yield();
     }
-    CHECK(rounds, "no round");
     return NULL;
 }
 
@@ -278,11 +323,12 @@ void case_region_threads(void)
     buffer_open(&f, &x, MIB, 0, 1);
     buffer_open(&t, &y, 300 * PIECE, 0, 2);
     hoccl_publish(&churn_stop, 0);
+    hoccl_publish(&churn_rounds, 0);
     CHECK(!pthread_create(&thread, NULL, churn, &y), "thread");
     pattern_fill(f.bytes, f.size, 9);
     for (uint32_t i = 0; i < 300; i++)
         give_write(&a, &y, &f, 0, t.region.key, i * PIECE, PIECE, i);
-    UNTIL(&x, &y, b.arrived == 300 && a.written == 300);
+    UNTIL(&x, &y, b.arrived == 300 && a.written == 300 && hoccl_observe(&churn_rounds) > 2);
     hoccl_publish(&churn_stop, 1);
     pthread_join(thread, NULL);
     for (size_t i = 0; i < 300; i++)

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rate of one connection beside that of bare sockets of the same number, over loopback, between two processes, in one
+ * run: "transport_rate [LANES [CHUNK_KIB [SECONDS]]]". The bare ones have a thread each at both ends, which send and receive
+ * whole chunks. Rounds alternate; the best of each is compared, for other work on the machine only makes rounds slower.
+ * HOCCL's threads are as many as it chooses, or RATE_THREADS. */
+#include "ends.h"
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/setting.h"
+#include "transport/tcp.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ROUNDS 3
+#define WINDOW 32 /* chunks of memory at each end */
+
+static int lanes = 2;
+static size_t chunk = (size_t)1 << 20;
+static double seconds = 1;
+
+static void put(int fd, const void *bytes, size_t n)
+{
+    CHECK(write(fd, bytes, n) == (ssize_t)n, "pipe: %m");
+}
+
+static void get(int fd, void *bytes, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t k = read(fd, (char *)bytes + at, n - at);
+        CHECK(k > 0, "pipe: %m");
+        at += (size_t)k;
+    }
+}
+
+static void *memory(void)
+{
+    char *m = aligned_alloc(4096, WINDOW * chunk);
+    CHECK(m, "no memory");
+    memset(m, 1, WINDOW * chunk);
+    return m;
+}
+
+/* ---- bare sockets ------------------------------------------------------------------------------------------------ */
+
+struct bare {
+    int fd;
+    bool sends;
+    char *memory;
+    uint64_t until, bytes;
+};
+
+static void *run_bare(void *arg)
+{
+    struct bare *b = arg;
+    size_t share = WINDOW * chunk / (size_t)lanes / chunk * chunk;
+    for (size_t at = 0; !b->sends || hoccl_now() < b->until; at = (at + chunk) % (share ? share : chunk)) {
+        ssize_t n = b->sends ? send(b->fd, b->memory + at, chunk, MSG_NOSIGNAL) : recv(b->fd, b->memory + at, chunk, MSG_WAITALL);
+        if (n <= 0)
+            break;
+        b->bytes += (uint64_t)n;
+    }
+    if (b->sends)
+        shutdown(b->fd, SHUT_WR);
+    return NULL;
+}
+
+static uint64_t all_bare(struct bare *b, bool sends, char *m)
+{
+    pthread_t thread[HOCCL_LANES_MAX];
+    uint64_t bytes = 0, until = hoccl_now() + (uint64_t)(seconds * 1e9);
+    for (int i = 0; i < lanes; i++) {
+        b[i].sends = sends;
+        b[i].until = until;
+        b[i].bytes = 0;
+        b[i].memory = m + (size_t)i * (WINDOW / (size_t)lanes) * chunk;
+        CHECK(!pthread_create(&thread[i], NULL, run_bare, &b[i]), "thread");
+    }
+    for (int i = 0; i < lanes; i++) {
+        pthread_join(thread[i], NULL);
+        bytes += b[i].bytes;
+        close(b[i].fd);
+    }
+    return bytes;
+}
+
+static void receive_bare(int up, char *m)
+{
+    struct bare b[HOCCL_LANES_MAX];
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 64) && !getsockname(fd, (struct sockaddr *)&a, &n), "%m");
+    put(up, &a, sizeof a);
+    for (int i = 0; i < lanes; i++)
+        CHECK((b[i].fd = accept(fd, NULL, NULL)) >= 0, "accept: %m");
+    close(fd);
+    uint64_t begin = hoccl_now(), bytes = all_bare(b, false, m);
+    double rate = (double)bytes / (double)(hoccl_now() - begin);
+    put(up, &rate, sizeof rate);
+}
+
+static double send_bare(int from, char *m)
+{
+    struct bare b[HOCCL_LANES_MAX];
+    struct sockaddr_in a;
+    double rate;
+    get(from, &a, sizeof a);
+    for (int i = 0; i < lanes; i++) {
+        b[i].fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(b[i].fd >= 0 && !connect(b[i].fd, (struct sockaddr *)&a, sizeof a), "connect: %m");
+    }
+    all_bare(b, true, m);
+    get(from, &rate, sizeof rate);
+    return rate;
+}
+
+/* ---- a connection ------------------------------------------------------------------------------------------------ */
+
+struct side {
+    struct end end;
+    struct line line;
+    struct hoccl_region region;
+    struct hoccl_region_key key; /* of the peer's */
+};
+
+static void open_side(struct side *s, int in, int out, bool dials, char *m)
+{
+    struct hoccl_endpoint_card card;
+    struct hoccl_region_source source = {.address = m, .bytes = WINDOW * chunk, .dmabuf = -1};
+    end_open(&s->end);
+    CHECK(!transport->region_add(s->end.endpoint, &source, &s->region), "%s", hoccl_error_text());
+    put(out, &s->end.card, sizeof card);
+    put(out, &s->region.key, sizeof s->region.key);
+    get(in, &card, sizeof card);
+    get(in, &s->key, sizeof s->key);
+    line_open(&s->line, &s->end, dials ? 2 : 3, &card);
+    UNTIL(&s->end, NULL, s->line.joined || s->line.broken);
+    CHECK(s->line.joined, "%s", s->line.text);
+}
+
+/* As the progress thread does: poll, and sleep when there is nothing. */
+static void rest(struct end *end)
+{
+    hoccl_doorbell_announce(&end->bell);
+    if (transport->arm(end->endpoint))
+        hoccl_doorbell_cancel(&end->bell);
+    else
+        hoccl_doorbell_sleep(&end->bell, 10 * HOCCL_MS);
+}
+
+static void receive_side(int in, int out, char *m)
+{
+    struct side s;
+    open_side(&s, in, out, false, m);
+    uint64_t begin = hoccl_now();
+    while (!s.line.closed) {
+        end_poll(&s.end);
+        CHECK(!s.line.broken, "%s", s.line.text);
+        rest(&s.end);
+    }
+    double rate = (double)s.line.arrived_bytes / (double)(hoccl_now() - begin);
+    put(out, &rate, sizeof rate);
+    line_close(&s.line);
+    transport->region_remove(s.end.endpoint, &s.region);
+    end_close(&s.end);
+}
+
+static double send_side(int in, int out, char *m)
+{
+    struct side s;
+    double rate;
+    open_side(&s, in, out, true, m);
+    struct hoccl_write w = {.from = &s.region, .to = s.key, .bytes = chunk};
+    uint64_t until = hoccl_now() + (uint64_t)(seconds * 1e9);
+    while (hoccl_now() < until) {
+        while (transport->write(s.line.connection, &w))
+            w.offset = w.to_offset = ++w.word % WINDOW * chunk;
+        end_poll(&s.end);
+        rest(&s.end);
+    }
+    UNTIL(&s.end, NULL, transport->idle(s.line.connection));
+    line_close(&s.line);
+    transport->region_remove(s.end.endpoint, &s.region);
+    get(in, &rate, sizeof rate);
+    end_close(&s.end);
+    return rate;
+}
+
+static double better(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+int main(int argc, char **argv)
+{
+    int up[2], down[2];
+    double bare = 0, ours = 0;
+    char text[32];
+    if (argc > 1)
+        lanes = atoi(argv[1]);
+    if (argc > 2)
+        chunk = strtoul(argv[2], NULL, 10) << 10;
+    if (argc > 3)
+        seconds = atof(argv[3]);
+    CHECK(lanes > 0 && lanes <= HOCCL_LANES_MAX && chunk && seconds > 0, "arguments");
+    snprintf(text, sizeof text, "%d", lanes);
+    setenv("HOCCL_LANES", text, 1);
+    setenv("HOCCL_NET", "tcp", 0);
+    hoccl_tcp_threads = getenv("RATE_THREADS") ? atoi(getenv("RATE_THREADS")) : 0;
+    CHECK(!hoccl_settings_load() && !pipe(up) && !pipe(down), "%s", hoccl_error_text());
+    transport = hoccl_transport_choose();
+    CHECK(transport, "%s", hoccl_error_text());
+    pid_t child = fork();
+    CHECK(child >= 0, "fork: %m");
+    char *m = memory();
+    for (int i = 0; i < ROUNDS; i++) {
+        if (!child) {
+            receive_bare(up[1], m);
+            receive_side(down[0], up[1], m);
+            continue;
+        }
+        bare = better(bare, send_bare(up[0], m));
+        ours = better(ours, send_side(up[0], down[1], m));
+    }
+    if (!child)
+        return 0;
+    printf("%d sockets, chunks of %zu KiB: bare %.2f GB/s, a connection %.2f GB/s, %.2f of it\n", lanes, chunk >> 10, bare, ours,
+           ours / bare);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status, "the receiver failed");
+    return 0;
+}
