@@ -27,6 +27,7 @@
 #define ATTEMPT (5 * HOCCL_S) /* for one address to connect and to welcome */
 #define ROUNDS 2
 #define CROWDED (20 * HOCCL_MS)
+#define PAUSE (100 * HOCCL_MS)
 
 struct guest {
     struct hoccl_list link;
@@ -252,6 +253,7 @@ static struct guest *oldest_stranger(struct hoccl_exchange *x)
     return hoccl_entry(l, struct guest, link);
 }
 
+/* Without descriptors there is nobody to let in for a while: a listener that is readable would wake the thread at once. */
 static void accept_guests(struct hoccl_exchange *x)
 {
     int fd;
@@ -268,6 +270,8 @@ static void accept_guests(struct hoccl_exchange *x)
         hoccl_list_append(&x->guests, &g->link);
         x->strangers++;
     }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+        x->paused_until = hoccl_now() + PAUSE;
 }
 
 /* Is it a hello of this job for this endpoint? */
@@ -283,9 +287,9 @@ static void hear_guest(struct hoccl_exchange *x, struct guest *g)
 {
     char end;
     if (g->held) {
-        if (hoccl_now() > g->deadline || recv(g->fd, &end, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+        ssize_t n = recv(g->fd, &end, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (hoccl_now() > g->deadline || !n || (n < 0 && errno != EAGAIN && errno != EINTR))
             drop_guest(x, g);
-        }
         return;
     }
     int heard = hear(g->fd, &g->said, &g->got, sizeof g->said);
@@ -387,7 +391,10 @@ static void step_call(struct hoccl_exchange *x, struct hoccl_call *call, uint64_
 void hoccl_exchange_step(struct hoccl_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
-    accept_guests(x);
+    if (hoccl_now() >= x->paused_until) {
+        x->paused_until = 0;
+        accept_guests(x);
+    }
     for (struct hoccl_list *l = x->guests.next, *next; l != &x->guests; l = next) {
         next = l->next;
         hear_guest(x, hoccl_entry(l, struct guest, link));
@@ -410,7 +417,9 @@ int hoccl_exchange_wants(struct hoccl_exchange *x, struct pollfd *fds, int most,
 {
     int n = 0;
     pthread_mutex_lock(&x->lock);
-    if (n < most)
+    if (x->paused_until && x->paused_until < *deadline)
+        *deadline = x->paused_until;
+    if (n < most && !x->paused_until)
         fds[n++] = (struct pollfd){.fd = x->listener, .events = POLLIN};
     for (struct hoccl_list *l = x->guests.next; l != &x->guests && n < most; l = l->next) {
         const struct guest *g = hoccl_entry(l, struct guest, link);

@@ -59,6 +59,7 @@ struct hoccl_exchange {
     struct hoccl_list calls;      /* not DONE or FAILED */
     struct hoccl_list guests;     /* sockets that have been accepted and belong to no call yet */
     int strangers;                /* guests without a right hello */
+    uint64_t paused_until;        /* no descriptors: nobody is let in, else 0 */
     uint32_t news;                /* outcomes published so far */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flush: where a GPU does not order what RDMA writes before what it reads later, the card reads a byte of that memory back. The
- * read goes over the bus behind the writes, and its answer is back when they are done. It needs a queue pair of the endpoint to
- * itself, made at the first flush; the byte goes into a slot that nobody looks at. */
+/* Flush: where a GPU does not order what RDMA writes before what it reads later, the card reads a byte of that memory back.
+ * The read goes over the bus behind the writes, and its answer is back when they are done. It needs a queue pair of the
+ * endpoint to itself, made at the first flush; the byte goes into a slot that nobody looks at. */
 #include "transport/verbs.h"
 
 #include "base/error.h"
@@ -21,7 +21,8 @@ static bool make_loop(struct hoccl_endpoint *e)
     own.number[0] = q->qp->qp_num;
     own.sequence[0] = q->sequence;
     if (!hoccl_queue_connect(q, &own, &own, 0, &step)) {
-        hoccl_fail(HOCCL_ERR_DEVICE, "%s connects no queue pair to itself (to %s): %s", e->port.here.device, step, strerror(errno));
+        hoccl_fail(HOCCL_ERR_DEVICE, "%s connects no queue pair to itself (to %s): %s", e->port.here.device, step,
+                   strerror(errno));
         hoccl_queue_free(q);
         return false;
     }
@@ -43,7 +44,10 @@ bool hoccl_verbs_flush(struct hoccl_connection *c, const struct hoccl_region *re
     if (slot < 0)
         return false;
     struct ibv_sge sge = hoccl_slots_sge(&e->sends, slot, 1);
-    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_READ,
+                             .send_flags = IBV_SEND_SIGNALED,
                              .wr.rdma = {region->key.address + offset, mr->rkey}};
     struct hoccl_flight f = {.kind = HOCCL_FLIGHT_FLUSH, .slot = slot, .tag = tag, .connection = c};
     int status = hoccl_queue_post(e->loop, &wr, f);

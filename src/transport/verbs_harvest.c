@@ -174,7 +174,7 @@ static const char *cause(enum ibv_wc_status status)
     case IBV_WC_RNR_RETRY_EXC_ERR:
         return "the peer had no receive posted, which HOCCL's credits should prevent: please report it";
     case IBV_WC_REM_ACCESS_ERR:
-        return "the peer's memory is not registered for this any more, or was never";
+        return "the peer's memory is not registered for this any more, or was never; its process may have ended";
     case IBV_WC_REM_INV_REQ_ERR:
     case IBV_WC_REM_OP_ERR:
         return "the peer's card has refused it: its end may have failed, see its own messages";
@@ -183,7 +183,8 @@ static const char *cause(enum ibv_wc_status status)
     case IBV_WC_LOC_LEN_ERR:
         return "the message is longer than the card or the path allows (MTU of both ends)";
     case IBV_WC_WR_FLUSH_ERR:
-        return "the queue pair has failed before";
+        return "the card has stopped the queue pair: its port has gone down or has lost its address, or something failed "
+               "before";
     default:
         return "the card has reported a fault: see its driver's messages (dmesg)";
     }
@@ -193,7 +194,8 @@ static const char *cause(enum ibv_wc_status status)
 static void loop_failed(struct hoccl_endpoint *e, enum ibv_wc_status status)
 {
     pthread_mutex_lock(&e->port_lock);
-    snprintf(e->fatal, sizeof e->fatal, "reading its own memory, to flush what has arrived: %s", e->ibv->wc_status_str(status));
+    snprintf(e->fatal, sizeof e->fatal, "reading its own memory, to flush what has arrived: %s",
+             e->ibv->wc_status_str(status));
     pthread_mutex_unlock(&e->port_lock);
     e->next_beat = 0;
 }

@@ -4,25 +4,14 @@
  * in the guest with Soft-RoCE (test/rdma/guest.sh). verbs [DEVICE DEVICE [CASE…]]; without devices: rxe0 rxe1. What all
  * transports share is tested by transport.c. */
 #define _GNU_SOURCE
-#include "ends.h"
+#include "verbs_cases.h"
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/setting.h"
-#include "transport/verbs.h"
-
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-static const char *device[2] = {"rxe0", "rxe1"};
+const char *device[2] = {"rxe0", "rxe1"};
 
-/* An endpoint on one of the two devices, with this HOCCL_VERBS. Soft-RoCE in an emulated guest answers late. */
-static void open_on(struct end *end, int which, const char *verbs)
+void open_on(struct end *end, int which, const char *verbs)
 {
     char normal[sizeof hoccl_settings.verbs];
     struct hoccl_endpoint_wish wish = {.bell = &end->bell, .nic = device[which]};
@@ -39,19 +28,14 @@ static void open_on(struct end *end, int which, const char *verbs)
     memcpy(hoccl_settings.verbs, normal, sizeof normal);
 }
 
-struct two {
-    struct end x, y;
-    struct line a, b; /* a of x, b of y */
-};
-
-static void two_open(struct two *t, const char *verbs_x, const char *verbs_y)
+void two_open(struct two *t, const char *verbs_x, const char *verbs_y)
 {
     open_on(&t->x, 0, verbs_x);
     open_on(&t->y, 1, verbs_y);
     pair_open(&t->a, &t->x, &t->b, &t->y, 7);
 }
 
-static void two_close(struct two *t)
+void two_close(struct two *t)
 {
     line_close(&t->a);
     UNTIL(&t->x, &t->y, t->b.closed || t->b.broken);
@@ -61,8 +45,7 @@ static void two_close(struct two *t)
     end_close(&t->y);
 }
 
-/* One write of `bytes` at odd offsets, all of it compared, the guards too. */
-static void write_and_compare(struct two *t, size_t bytes, uint32_t word)
+void write_and_compare(struct two *t, size_t bytes, uint32_t word)
 {
     struct buffer from, to;
     unsigned arrived = t->b.arrived, written = t->a.written;
@@ -163,191 +146,6 @@ static void test_no_srq(void)
     test_credits();
     test_parts();
     hoccl_verbs_fault.no_srq = false;
-}
-
-/* Each lane and the control queue of a new connection fails: both ends hear of it, with its name; a new connection works.
- */
-static void test_lane_faults(void)
-{
-    struct end x, y;
-    struct line a, b;
-    struct hoccl_lane_count count[HOCCL_LANES_MAX];
-    open_on(&x, 0, "timeout=16,retry=3");
-    open_on(&y, 1, "timeout=16,retry=3");
-    int lanes = 1;
-    for (int lane = -1; lane < lanes; lane++) {
-        char name[24];
-        struct buffer from, to;
-        pair_open(&a, &x, &b, &y, 50 + (uint64_t)(lane + 1));
-        lanes = transport->lanes(a.connection, count);
-        buffer_open(&from, &x, 4 << 20, 1, 7);
-        buffer_open(&to, &y, 4 << 20, 1, 0);
-        for (uint32_t i = 0; i < 8; i++)
-            give_write(&a, &y, &from, 0, to.region.key, 0, from.size, i);
-        hoccl_verbs_break_lane(a.connection, lane);
-        UNTIL(&x, &y, a.broken);
-        snprintf(name, sizeof name, lane < 0 ? "control queue" : "lane %d", lane);
-        CHECK(strstr(a.text, name) && strstr(a.text, "rank 1 (there)") && strstr(a.text, device[0]) &&
-                  strstr(a.text, device[1]),
-              "%s", a.text);
-        /* nothing lands any more */
-        memset(to.bytes, 0x33, to.size);
-        hoccl_sleep(50 * HOCCL_MS);
-        for (size_t i = 0; i < to.size; i++)
-            CHECK(to.bytes[i] == 0x33, "byte %zu was written after BROKEN", i);
-        printf("lane %d: %s\n", lane, a.text);
-        line_close(&a);
-        if (lane >= 0) { /* the reason is told */
-            UNTIL(&x, &y, b.broken);
-            CHECK(strstr(b.text, "has given the connection up") && strstr(b.text, name), "%s", b.text);
-        }
-        line_close(&b);
-        buffer_close(&from);
-        buffer_close(&to);
-    }
-    pair_open(&a, &x, &b, &y, 99);
-    line_close(&a);
-    UNTIL(&x, &y, b.closed);
-    line_close(&b);
-    end_close(&x);
-    end_close(&y);
-}
-
-/* A process on the other device that joins and polls until it is killed; the cards go by pipes. */
-static pid_t start_peer(struct hoccl_endpoint_card *card, int *go)
-{
-    int out[2], in[2];
-    CHECK(!pipe(out) && !pipe(in), "pipe");
-    pid_t pid = fork();
-    CHECK(pid >= 0, "fork");
-    if (!pid) {
-        struct end y;
-        struct line b;
-        struct hoccl_endpoint_card theirs;
-        open_on(&y, 1, "timeout=17,retry=3");
-        CHECK(write(out[1], &y.card, sizeof y.card) == sizeof y.card, "pipe");
-        CHECK(read(in[0], &theirs, sizeof theirs) == sizeof theirs, "pipe");
-        line_open(&b, &y, 15, &theirs);
-        for (;;)
-            end_poll(&y);
-    }
-    close(out[1]);
-    close(in[0]);
-    CHECK(read(out[0], card, sizeof *card) == sizeof *card, "the peer has no endpoint");
-    close(out[0]);
-    *go = in[1];
-    return pid;
-}
-
-/* The peer's process is killed: while idle, and with much outstanding. */
-static void kill_peer(bool busy)
-{
-    struct end x;
-    struct line a;
-    struct hoccl_endpoint_card card;
-    struct buffer from;
-    int go;
-    hoccl_settings.timeout = 20 * HOCCL_S;
-    pid_t pid = start_peer(&card, &go);
-    open_on(&x, 0, "timeout=17,retry=3");
-    CHECK(write(go, &x.card, sizeof x.card) == sizeof x.card, "pipe");
-    line_open(&a, &x, 14, &card);
-    UNTIL(&x, (struct end *)NULL, a.joined || a.broken);
-    CHECK(a.joined, "%s", a.text);
-    buffer_open(&from, &x, 1 << 20, 0, 1);
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-    uint64_t begin = hoccl_now();
-    for (int i = 0; busy && i < 64; i++)
-        transport->message(a.connection, "gone", 4);
-    UNTIL(&x, (struct end *)NULL, a.broken);
-    uint64_t took = hoccl_now() - begin;
-    printf("noticed after %.1f s: %s\n", (double)took / 1e9, a.text);
-    CHECK(took < hoccl_settings.timeout / 2, "only after %.1f s", (double)took / 1e9);
-    CHECK(strstr(a.text, "rank 1 (there)") && strstr(a.text, "does not answer"), "%s", a.text);
-    line_close(&a);
-    buffer_close(&from);
-    end_close(&x);
-    close(go);
-    hoccl_settings.timeout = 30 * HOCCL_S;
-}
-
-static void test_peer_killed_idle(void)
-{
-    kill_peer(false);
-}
-
-static void test_peer_killed_busy(void)
-{
-    kill_peer(true);
-}
-
-/* As an ordinary user with 64 KiB of locked memory, in a process of its own. */
-static void test_memlock(void)
-{
-    pid_t pid = fork();
-    if (!pid) {
-        struct end x = {0};
-        struct hoccl_endpoint_wish wish = {.bell = &x.bell, .nic = device[0]};
-        struct rlimit l = {65536, 65536};
-        CHECK(!setrlimit(RLIMIT_MEMLOCK, &l) && !setresuid(65534, 65534, 65534), "no ordinary user");
-        HOCCL_Result r = transport->open(&wish, &x.endpoint, &x.card);
-        printf("%s\n", hoccl_error_text());
-        CHECK(r == HOCCL_ERR_MEMORY, "result %d", r);
-        CHECK(strstr(hoccl_error_text(), "64 KiB") && strstr(hoccl_error_text(), "the launcher's may differ"), "text");
-        fflush(stdout);
-        _exit(0);
-    }
-    int status = 1;
-    waitpid(pid, &status, 0);
-    CHECK(!status, "status %d", status);
-}
-
-/* Registration fails on one side, by each way; the connection is none the worse. */
-static void test_registration(void)
-{
-    struct two t;
-    struct hoccl_region region;
-    two_open(&t, "", "");
-    struct hoccl_region_source nothing = {.address = (void *)4096, .bytes = 4096, .dmabuf = -1};
-    CHECK(transport->region_add(t.x.endpoint, &nothing, &region) == HOCCL_ERR_DEVICE, "no error, or %s",
-          hoccl_error_text());
-    CHECK(strstr(hoccl_error_text(), "nvidia-peermem"), "%s", hoccl_error_text());
-    printf("%s\n", hoccl_error_text());
-    int fd = open("/dev/null", O_RDONLY);
-    struct hoccl_region_source odd = {.address = (void *)4096, .bytes = 4096, .dmabuf = fd};
-    CHECK(transport->region_add(t.x.endpoint, &odd, &region) == HOCCL_ERR_DEVICE, "no error");
-    CHECK(strstr(hoccl_error_text(), "dma-buf"), "%s", hoccl_error_text());
-    printf("%s\n", hoccl_error_text());
-    close(fd);
-    write_and_compare(&t, 100000, 5);
-    two_close(&t);
-}
-
-/* A key that the peer has withdrawn breaks the connection, and nothing is written. */
-static void test_stale_key(void)
-{
-    struct two t;
-    struct buffer from, to;
-    two_open(&t, "", "");
-    buffer_open(&from, &t.x, 4096, 0, 1);
-    buffer_open(&to, &t.y, 4096, 0, 0x44);
-    struct hoccl_region_key key = to.region.key;
-    transport->region_remove(t.y.endpoint, &to.region);
-    give_write(&t.a, &t.y, &from, 0, key, 0, 4096, 1);
-    UNTIL(&t.x, &t.y, t.a.broken);
-    printf("%s\n", t.a.text);
-    CHECK(strstr(t.a.text, "not registered"), "%s", t.a.text);
-    for (int i = 0; i < 4096; i++)
-        CHECK(to.bytes[i] == 0x44, "byte %d was written", i);
-    line_close(&t.a);
-    UNTIL(&t.x, &t.y, t.b.broken);
-    line_close(&t.b);
-    buffer_guards(&to);
-    free(to.whole);
-    buffer_close(&from);
-    end_close(&t.x);
-    end_close(&t.y);
 }
 
 /* Every lane carries data, and more than one write is under way on each. */
@@ -503,10 +301,12 @@ static void test_quiet(void)
     two_close(&t);
 }
 
-static const struct {
+struct test {
     const char *name;
     void (*run)(void);
-} cases[] = {
+};
+
+static const struct test cases[] = {
     {"device", test_device},
     {"sizes", test_sizes},
     {"parts", test_parts},
@@ -525,13 +325,17 @@ static const struct {
     {"no_srq", test_no_srq},
     {"peer_killed_busy", test_peer_killed_busy},
     {"peer_killed_idle", test_peer_killed_idle},
+    /* These change the guest's network and run only where they are named. */
+    {"gid_change", test_gid_change},
+    {"link_down_idle", test_link_down_idle},
+    {"link_down_busy", test_link_down_busy},
 };
 
-static bool chosen(const char *name, int argc, char **argv)
+static bool chosen(const struct test *test, int argc, char **argv)
 {
-    bool all = argc < 4;
+    bool all = argc < 4 && strcmp(test->name, "gid_change") != 0 && strncmp(test->name, "link_down", 9) != 0;
     for (int i = 3; i < argc; i++)
-        all = all || !strcmp(argv[i], name);
+        all = all || !strcmp(argv[i], test->name);
     return all;
 }
 
@@ -546,7 +350,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t begin = hoccl_now();
-        if (!chosen(cases[i].name, argc, argv))
+        if (!chosen(&cases[i], argc, argv))
             continue;
         cases[i].run();
         printf("ok %-18s %6.1f s\n", cases[i].name, (double)(hoccl_now() - begin) / 1e9);
