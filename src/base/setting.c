@@ -195,7 +195,7 @@ static void warn_unknown(const char *name)
     for (int i = 1; i < ROWS; i++)
         if (distance(name, table[i].name) < distance(name, table[best].name))
             best = i;
-    if (distance(name, table[best].name) <= 4)
+    if (distance(name, table[best].name) <= 2)
         hoccl_log(HOCCL_LOG_WARN, "%s is no setting of HOCCL: did you mean %s?", name, table[best].name);
     else
         hoccl_log(HOCCL_LOG_WARN, "%s is no setting of HOCCL", name);

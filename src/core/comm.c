@@ -5,6 +5,7 @@
  *   ── one exchange: every rank's card ──▶   identities; a rank that failed says why, and all fail with its text
  *   ── the node: sockets and boards ─────▶   evidence of who shares the memory
  *   attach to the progress thread
+ *   ── the GPUs try their access ────────▶   which pairs must go through host memory (probe.c)
  *   ── one exchange over the sockets ────▶   everyone has got so far, or everyone fails */
 #include "core/comm.h"
 
@@ -14,6 +15,7 @@
 #include "base/patience.h"
 #include "base/setting.h"
 #include "boot/gather.h"
+#include "core/probe.h"
 #include "core/proxy.h"
 #include "stream/parking.h"
 
@@ -204,6 +206,7 @@ static HOCCL_Result join_boards(struct opening *o)
         peer->board_bytes = (size_t)o->cards[p].board_bytes;
         peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process;
         peer->rank = p;
+        peer->uuid = o->cards[p].uuid;
         peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
         peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
         if (p == c->rank)
@@ -331,17 +334,20 @@ static HOCCL_Result check_boot(void *boot)
 static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
 {
     struct hoccl_comm *c = o->comm;
-    struct hoccl_gather g = {.name = "start-up", .links = c->links, .count = c->size, .me = c->rank,
-                             .timeout = hoccl_settings.init_timeout, .check = check_boot, .arg = o->boot};
+    struct hoccl_gather g = {.name = "start-up", .links = c->links, .me = c->rank, .timeout = hoccl_settings.init_timeout,
+                             .check = check_boot, .arg = o->boot};
     int *ranks = hoccl_alloc((size_t)c->size * sizeof *ranks, "start-up");
     char *ready = hoccl_alloc((size_t)c->size, "start-up");
     HOCCL_Result r = so_far;
-    for (int p = 0; p < c->size && ranks; p++)
-        ranks[p] = p;
+    for (g.count = 0; g.count < c->size && ranks; g.count++)
+        ranks[g.count] = g.count;
     g.ranks = ranks;
+    if (!r && ranks)
+        r = hoccl_comm_probe(c, &g);
+    g.step = 4;
     if (!ranks || !ready)
         r = HOCCL_ERR_MEMORY;
-    else if (so_far)
+    else if (r)
         hoccl_gather_refuse(&g);
     else
         r = hoccl_gather(&g, "y", 1, ready);

@@ -80,10 +80,13 @@ static bool accept_new(struct hoccl_comm *comm)
     return true;
 }
 
+/* Receives first: each of their grants is what a peer waits for. */
 static void start(struct hoccl_comm *comm, struct hoccl_op *op)
 {
-    for (int i = 0; i < op->flows; i++)
-        hoccl_list_append(&comm->running, &op->flow[i].link);
+    for (int sends = 0; sends < 2; sends++)
+        for (int i = 0; i < op->flows; i++)
+            if (op->flow[i].is_send == (sends == 1))
+                hoccl_list_append(&comm->running, &op->flow[i].link);
 }
 
 static bool watch_streams(struct hoccl_comm *comm)
@@ -259,9 +262,15 @@ static const struct hoccl_flow *waiting_flow(const struct hoccl_comm *comm)
     return NULL;
 }
 
-static bool stalled(const struct hoccl_engine *e, uint64_t now)
+/* Longer than HOCCL_TIMEOUT, and so long has the process run without being stopped. */
+static bool too_long(const struct hoccl_gpu *g, uint64_t still, uint64_t now)
 {
-    return hoccl_engine_stalled(e, now) > hoccl_settings.timeout;
+    return still > hoccl_settings.timeout && now > g->resumed + hoccl_settings.timeout;
+}
+
+static bool stalled(const struct hoccl_gpu *g, enum hoccl_direction d, uint64_t now)
+{
+    return too_long(g, hoccl_engine_stalled(&g->engine[d], now), now);
 }
 
 /* What stands still, and why; SUCCESS if nothing does. */
@@ -272,18 +281,18 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
     unsigned long long limit = hoccl_settings.timeout / HOCCL_S;
     if (broken)
         return hoccl_driver_check((CUresult)broken, "enqueueing on the copy engine");
-    if (hoccl_submitter_stuck(&g->submitter, now) > hoccl_settings.timeout)
+    if (too_long(g, hoccl_submitter_stuck(&g->submitter, now), now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): another thread "
                           "of this process sits in cudaFree, cudaFreeHost or a module load behind a stream that waits; the streams "
                           "have been released", limit);
-    if (g->gate.kind == HOCCL_GATE_H2D && stalled(&g->engine[HOCCL_H2D], now))
+    if (g->gate.kind == HOCCL_GATE_H2D && stalled(g, HOCCL_H2D, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or HOCCL_GATE=push, or use memory that can be opened by other processes",
                           limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
-        if (stalled(&g->engine[i], now))
+        if (stalled(g, (enum hoccl_direction)i, now))
             return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
                               engines[i], limit);
     return HOCCL_SUCCESS;

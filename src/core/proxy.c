@@ -22,6 +22,7 @@
 
 #define NAP (50 * HOCCL_US)        /* between looks, when nothing has moved for a while: what it adds to a latency */
 #define CHECK_EVERY (100 * HOCCL_MS)
+#define STOPPED (500 * HOCCL_MS)   /* a turn of the loop that took so long: the process did not run (SIGSTOP, a debugger) */
 
 enum { NOTHING, ATTACH, DETACH };
 
@@ -93,36 +94,40 @@ static void check_stuck(struct hoccl_proxy *p, uint64_t now)
 }
 
 /* Nothing moved: look again at once, after a nap, or when rung. A nap is not announced, so that nobody pays for a wake-up
- * (a system call in the calling thread of an application) to save a part of fifty microseconds. */
-static void rest(struct hoccl_proxy *p, uint64_t *since)
+ * (a system call in the calling thread of an application) to save a part of fifty microseconds. True: it has slept. */
+static bool rest(struct hoccl_proxy *p, uint64_t *since)
 {
     if (hoccl_patience(since))
-        return;
+        return false;
     if (!idle(p)) {
         if (!news(p))
             hoccl_sleep(NAP);
-        return;
+        return false;
     }
     hoccl_doorbell_announce(&p->bell);
     if (idle(p))
         hoccl_doorbell_sleep(&p->bell, 0);
     else
         hoccl_doorbell_cancel(&p->bell);
+    return true;
 }
 
 static void *loop(void *arg)
 {
     struct hoccl_proxy *p = arg;
-    uint64_t since = hoccl_now(), checked = since;
+    uint64_t since = hoccl_now(), checked = since, last = since;
     hoccl_driver.CtxSetCurrent(p->gpu->device.context); /* for cuIpcGetMemHandle, which returns whatever else hangs */
     prctl(PR_SET_NAME, "hoccl-progress");
     prctl(PR_SET_TIMERSLACK, 1000);
     while (!hoccl_observe(&p->stop)) {
         uint64_t now = hoccl_now();
+        if (now - last > STOPPED) /* time that the process did not run is nobody's fault */
+            hoccl_gpu_forgive(p->gpu, now - last);
+        last = now;
         if (step(p))
             since = now;
         else
-            rest(p, &since);
+            last = rest(p, &since) ? hoccl_now() : now;
         if (now - checked > CHECK_EVERY) {
             check_stuck(p, now);
             checked = now;

@@ -69,7 +69,7 @@ static void *open_real(char *why, size_t size)
     if (result == CUDA_SUCCESS && devices > 0)
         return handle;
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NO_DEVICE)
-        snprintf(why, size, "libcuda.so.1 finds no device");
+        snprintf(why, size, "libcuda.so.1 finds no device%s", getenv("CUDA_VISIBLE_DEVICES") ? ", see CUDA_VISIBLE_DEVICES" : "");
     else
         snprintf(why, size, "libcuda.so.1: cuInit returns error %d", (int)result);
     return NULL; /* the handle stays: unloading a driver that has been initialised is not safe */

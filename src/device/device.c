@@ -75,6 +75,7 @@ HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int whe
     struct hoccl_device_memory m = {0};
     size_t grain = 0;
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = where}};
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

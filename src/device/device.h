@@ -24,7 +24,8 @@ HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device);
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed);
 void hoccl_device_leave(bool pushed);
 
-/* A piece of GPU memory, made by cuMemCreate so that freeing it never waits for parked streams. */
+/* A piece of GPU memory, made by cuMemCreate so that freeing it never waits for parked streams; its descriptor can be
+ * sent to other processes. */
 struct hoccl_device_memory {
     CUdeviceptr address;
     size_t bytes;

@@ -114,7 +114,8 @@ static HOCCL_Result load(void)
         return r;
     r = hoccl_driver_check(hoccl_driver.DeviceGetCount(&n), "cuDeviceGetCount");
     if (!r && !n)
-        r = hoccl_fail(HOCCL_ERR_DEVICE, "the CUDA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)");
+        r = hoccl_fail(HOCCL_ERR_DEVICE, "the CUDA driver shows no GPU (CUDA_VISIBLE_DEVICES is \"%s\")",
+                       getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
     return r;
 }
 

@@ -24,12 +24,34 @@ static void start(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr peer_
     f->state = HOCCL_FLOW_MOVING;
 }
 
+/* The peer's memory cannot be opened here after all (another PID namespace, no peer access, no descriptors): staging always
+ * works. The sender says so in its offer, the receiver by giving slots. */
+static HOCCL_Result stage_instead(struct hoccl_gpu *gpu, struct hoccl_flow *f, const char *call, const char *why, bool *moved)
+{
+    char text[224];
+    snprintf(text, sizeof text, "the receiver's buffer could not be %s (%s)", call, why);
+    if (!f->is_send)
+        snprintf(text, sizeof text, "a buffer could not be %s (%s)", call, why);
+    if (f->mapping)
+        hoccl_mapping_put(&gpu->mappings, f->mapping);
+    f->mapping = NULL;
+    f->dispatch.state = HOCCL_DISPATCH_NONE;
+    f->path = HOCCL_PATH_STAGED;
+    hoccl_flow_say_path(f, text);
+    if (!f->is_send)
+        return hoccl_staged_receive_open(gpu, f, moved);
+    hoccl_flow_offer(gpu, f);
+    return HOCCL_SUCCESS;
+}
+
 /* ---- a range: its descriptors come first (parcel.h) --------------------------------------------------------------- */
 
 static void ask(struct hoccl_flow *f)
 {
     struct hoccl_slot *s = hoccl_flow_slot(f);
-    s->offer.kind = HOCCL_MEMORY_WANTED;
+    s->offer.buffer = 0;
+    hoccl_publish(&s->offer.filled, 0); /* the receiver may give slots instead */
+    hoccl_publish(&s->offer.kind, HOCCL_MEMORY_WANTED);
     hoccl_publish(&s->offer.tag, f->number);
     f->state = HOCCL_FLOW_OFFERED;
 }
@@ -38,7 +60,8 @@ HOCCL_Result hoccl_direct_await(struct hoccl_gpu *gpu, struct hoccl_flow *flow, 
 {
     struct hoccl_slot *s = hoccl_flow_slot(flow);
     const struct hoccl_peer *p = flow->peer;
-    char name[160];
+    if (hoccl_flow_staged_after_all(flow, "the receiver could not export its buffer", moved))
+        return HOCCL_SUCCESS;
     if (hoccl_observe(&s->receipt.tag) != flow->number)
         return hoccl_flow_check_peer(flow);
     *moved = true;
@@ -47,8 +70,7 @@ HOCCL_Result hoccl_direct_await(struct hoccl_gpu *gpu, struct hoccl_flow *flow, 
         return r;
     flow->mapping = hoccl_mapping_find(&gpu->mappings, p->card.process, s->grant.buffer);
     if (!flow->mapping)
-        return hoccl_fail(HOCCL_ERR_INTERNAL, "%s: the descriptors of the peer's memory did not arrive",
-                          hoccl_flow_name(flow, name, sizeof name));
+        return stage_instead(gpu, flow, "opened", "its descriptors cannot be mapped", moved);
     flow->state = HOCCL_FLOW_OPENING;
     return HOCCL_SUCCESS;
 }
@@ -56,7 +78,6 @@ HOCCL_Result hoccl_direct_await(struct hoccl_gpu *gpu, struct hoccl_flow *flow, 
 HOCCL_Result hoccl_direct_dispatch(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
     struct hoccl_dispatch *d = &flow->dispatch;
-    char name[160];
     uint32_t state = hoccl_observe(&d->state);
     if (state == HOCCL_DISPATCH_NONE) {
         *d = (struct hoccl_dispatch){.state = HOCCL_DISPATCH_PENDING, .socket = flow->peer->link.parcels, .key = flow->memory.buffer,
@@ -68,13 +89,21 @@ HOCCL_Result hoccl_direct_dispatch(struct hoccl_gpu *gpu, struct hoccl_flow *flo
         return HOCCL_SUCCESS;
     }
     if (state == HOCCL_DISPATCH_FAILED)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "%s: %s", hoccl_flow_name(flow, name, sizeof name), d->text);
+        return stage_instead(gpu, flow, "exported", d->text, moved);
     if (state != HOCCL_DISPATCH_SENT)
         return hoccl_flow_check_peer(flow);
     hoccl_publish(&hoccl_flow_slot(flow)->receipt.tag, flow->number);
     flow->state = HOCCL_FLOW_OFFERED;
     *moved = true;
     return HOCCL_SUCCESS;
+}
+
+/* A mapping that is open already, as most are, is used at once. */
+static void begin(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    f->state = HOCCL_FLOW_OPENING;
+    if (hoccl_observe(&f->mapping->state) == HOCCL_MAPPING_OPEN)
+        start(gpu, f, f->mapping->address);
 }
 
 /* ---- both paths -------------------------------------------------------------------------------------------------- */
@@ -88,8 +117,9 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
     *moved = true;
     if (kind == HOCCL_MEMORY_RANGE) {
         flow->mapping = hoccl_mapping_find(&gpu->mappings, flow->peer->card.process, s->grant.buffer);
-        flow->state = HOCCL_FLOW_OPENING;
-        if (!flow->mapping)
+        if (flow->mapping)
+            begin(gpu, flow);
+        else
             ask(flow);
         return HOCCL_SUCCESS;
     }
@@ -100,7 +130,7 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
     HOCCL_Result r = hoccl_mapping_get(&gpu->mappings, flow->peer->card.process, push ? s->grant.buffer : s->offer.buffer,
                                        push ? &s->grant_memory : &s->offer_memory, &flow->mapping);
     if (!r && flow->mapping) {
-        flow->state = HOCCL_FLOW_OPENING;
+        begin(gpu, flow);
         return r;
     }
     flow->path = HOCCL_PATH_NONE; /* the submitter's ring is full: the same again at the next step */
@@ -108,33 +138,15 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
     return r;
 }
 
-/* The receiver's memory cannot be opened here after all (another PID namespace, no peer access): staging always works. */
-static void stage_instead(struct hoccl_gpu *gpu, struct hoccl_flow *f)
-{
-    char why[128];
-    snprintf(why, sizeof why, "its buffer could not be opened (cuIpcOpenMemHandle: %s)", hoccl_driver_error(f->mapping->result));
-    hoccl_mapping_put(&gpu->mappings, f->mapping);
-    f->mapping = NULL;
-    f->path = HOCCL_PATH_STAGED;
-    hoccl_flow_say_path(f, why);
-    hoccl_flow_offer(f);
-}
-
 static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
-    char name[160];
     uint32_t state = hoccl_observe(&f->mapping->state);
     if (state == HOCCL_MAPPING_ARRIVING) { /* another flow has asked for it */
         HOCCL_Result r = hoccl_mappings_receive(&gpu->mappings, f->peer->card.process, f->peer->link.parcels, gpu->device.ordinal);
         return r ? r : hoccl_flow_check_peer(f);
     }
-    if (state == HOCCL_MAPPING_FAILED && f->is_send && !f->mapping->segment) {
-        stage_instead(gpu, f);
-        return HOCCL_SUCCESS;
-    }
     if (state == HOCCL_MAPPING_FAILED)
-        return hoccl_fail(HOCCL_ERR_DEVICE, "%s: opening the peer's buffer (%s): %s", hoccl_flow_name(f, name, sizeof name),
-                          f->mapping->segment ? "its descriptors" : "cuIpcOpenMemHandle", hoccl_driver_error(f->mapping->result));
+        return stage_instead(gpu, f, "opened", hoccl_driver_error(f->mapping->result), moved);
     if (state != HOCCL_MAPPING_OPEN)
         return hoccl_flow_check_peer(f);
     *moved = true;

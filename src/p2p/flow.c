@@ -88,8 +88,8 @@ static bool answered(const struct hoccl_flow *f)
 
 uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
 {
-    if (flow->path == HOCCL_PATH_STAGED && flow->view) {
-        uint64_t n = (uint64_t)flow->landed * hoccl_stage_slot_bytes(flow->view->kind);
+    if (flow->path == HOCCL_PATH_STAGED) {
+        uint64_t n = (uint64_t)flow->landed * hoccl_stage_slot_bytes(flow->where);
         return n < flow->header.bytes ? n : flow->header.bytes;
     }
     return flow->transfer[0].landed;
@@ -195,16 +195,24 @@ static HOCCL_Result compare(struct hoccl_flow *f)
     return mismatch(f, theirs);
 }
 
-void hoccl_flow_offer(struct hoccl_flow *flow)
+/* For staging: what of the receiver's slots on a third GPU is mapped here, and kept so for this flow. */
+static uint64_t hold_stage(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    if (f->peer->stage_key)
+        f->mapping = hoccl_mapping_find(&gpu->mappings, f->peer->card.process, f->peer->stage_key);
+    return f->mapping ? f->peer->stage_key : 0;
+}
+
+void hoccl_flow_offer(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
     struct hoccl_slot *s = hoccl_flow_slot(flow);
-    bool pull = flow->path == HOCCL_PATH_PULL;
+    bool pull = flow->path == HOCCL_PATH_PULL, host = flow->memory.host || flow->peer->closed || hoccl_gate_bars_push(&gpu->gate);
     s->offer_memory = flow->memory.handle;
-    s->offer.kind = pull ? flow->memory.kind : flow->memory.host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
-    s->offer.buffer = flow->memory.buffer;
+    s->offer.buffer = pull ? flow->memory.buffer : host ? 0 : hold_stage(gpu, flow);
     s->offer.base = flow->memory.base;
     s->offer.offset = flow->memory.offset;
     hoccl_publish(&s->offer.filled, 0);
+    hoccl_publish(&s->offer.kind, pull ? flow->memory.kind : host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED);
     hoccl_publish(&s->offer.tag, flow->number);
     flow->state = HOCCL_FLOW_OFFERED;
 }
@@ -234,10 +242,10 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     f->path = apart && pull ? HOCCL_PATH_PULL : HOCCL_PATH_STAGED;
     hoccl_flow_say_path(f, f->peer->same_gpu ? "both ends are on one GPU, where a copy would run on SMs"
                            : barred          ? "HOCCL_GATE=push keeps the engines between GPUs for gates"
-                           : closed          ? "the driver does not let the two GPUs access one another"
+                           : closed          ? "the two GPUs cannot access one another"
                            : !apart          ? "a buffer is pinned host memory"
                                              : "its buffer cannot be opened by another process");
-    hoccl_flow_offer(f);
+    hoccl_flow_offer(gpu, f);
     return HOCCL_SUCCESS;
 }
 
@@ -252,9 +260,21 @@ static HOCCL_Result send_waiting(struct hoccl_gpu *gpu, struct hoccl_flow *f, bo
     return r ? r : choose_path(gpu, f, moved);
 }
 
-/* PULL: the receiver says when it has the bytes. */
+bool hoccl_flow_staged_after_all(struct hoccl_flow *flow, const char *why, bool *moved)
+{
+    if (hoccl_observe(&hoccl_flow_slot(flow)->receipt.staged) != flow->number)
+        return false;
+    flow->path = HOCCL_PATH_STAGED;
+    hoccl_flow_say_path(flow, why);
+    *moved = true;
+    return true;
+}
+
+/* PULL: the receiver says when it has the bytes, or gives slots because it cannot open our memory. */
 static HOCCL_Result send_pulled(struct hoccl_flow *f, bool *moved)
 {
+    if (hoccl_flow_staged_after_all(f, "the receiver could not open this rank's buffer", moved))
+        return HOCCL_SUCCESS;
     if (hoccl_observe(&hoccl_flow_slot(f)->receipt.tag) != f->number)
         return hoccl_flow_check_peer(f);
     hoccl_flow_answer(f, HOCCL_ANSWER_DONE);
@@ -341,6 +361,10 @@ static HOCCL_Result receive_offered(struct hoccl_gpu *gpu, struct hoccl_flow *f,
         *moved = true;
         return take_answer(f);
     }
+    if (f->path == HOCCL_PATH_PUSH && hoccl_observe(&hoccl_flow_slot(f)->offer.kind) != HOCCL_MEMORY_WANTED) {
+        f->dispatch.state = HOCCL_DISPATCH_NONE; /* the sender could not open what it has been sent */
+        return hoccl_staged_receive_open(gpu, f, moved);
+    }
     if (f->path == HOCCL_PATH_NONE && taken(f) && hoccl_observe(&hoccl_flow_slot(f)->offer.tag) == f->number)
         return take_offer(gpu, f, moved);
     HOCCL_Result r = hoccl_flow_wait_peer(f);
@@ -370,7 +394,8 @@ HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
 bool hoccl_flow_busy(const struct hoccl_flow *flow)
 {
     bool preparing = flow->view && hoccl_observe(&flow->view->state) == HOCCL_STAGE_PREPARING;
-    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing;
+    bool opening = flow->mapping && hoccl_observe(&flow->mapping->state) == HOCCL_MAPPING_OPENING;
+    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing || opening;
 }
 
 static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
@@ -432,7 +457,7 @@ bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
     if (flow->state != HOCCL_FLOW_WAITING && !answered(flow) && !withdraw(flow) && !hoccl_board_quiet(flow->peer->board) &&
         !hoccl_link_gone(&flow->peer->link))
         return false;
-    hoccl_staged_give_back(gpu, flow);
+    hoccl_staged_give_back(flow);
     flow->state = HOCCL_FLOW_FAILED;
     return true;
 }

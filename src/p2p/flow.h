@@ -17,6 +17,7 @@ struct hoccl_peer {
     bool same_process; /* its board and memory are used at their own addresses (our own rank included) */
     bool same_gpu;     /* bound to our GPU (our own rank included) */
     bool same_object;  /* and in this process: it shares our GPU object */
+    CUuuid uuid;       /* of its GPU */
     bool closed;       /* the driver says that our GPU cannot access its: everything between us is staged */
     struct hoccl_board *board; /* the peer's; ours if this is our own rank */
     size_t board_bytes;
@@ -29,6 +30,8 @@ struct hoccl_peer {
     uint32_t answered[HOCCL_SLOTS]; /* progress thread: the last receive whose slot is free again */
     uint64_t looked;                /* progress thread: when the link was last tested, ns */
     uint32_t paths_said;            /* progress thread: bit for each path already logged */
+    bool no_third;                  /* progress thread: slots on a third GPU have been tried for what it sends to us, in vain */
+    uint64_t stage_key;             /* progress thread: of its staging on a third GPU, as last told; 0: not yet */
 };
 
 /*   send:     WAITING ──grant of a range not known──▶ OFFERED ──descriptors sent──▶ OPENING, as next  (PUSH)
@@ -64,10 +67,14 @@ struct hoccl_flow {
     struct hoccl_memory memory;
     uint64_t since;         /* when it began to wait for the peer, ns */
     bool warned;
-    struct hoccl_mapping *mapping; /* PUSH, PULL */
-    struct hoccl_dispatch dispatch; /* receive: descriptors of its memory that the sender wants */
+    struct hoccl_mapping *mapping; /* PUSH, PULL; STAGED on a third GPU: the sender's, of the receiver's slots */
+    struct hoccl_dispatch dispatch; /* receive: descriptors that the sender needs: of its memory, or of slots on a third GPU */
     /* STAGED: chunk i of `chunks` uses slot[i mod slots] and transfer[i mod slots]. */
-    struct hoccl_stage_view *view;
+    struct hoccl_stage_view *view; /* whose memory must be ready; NULL: the mapping's */
+    struct hoccl_stage *stage;     /* receive: who has given the slots */
+    enum hoccl_stage_kind where;   /* on which the next three depend */
+    CUdeviceptr base;              /* of the first slot */
+    bool refused;                  /* send: the slots on a third GPU cannot be used here, and the receiver is told so */
     uint32_t chunks, started, landed, slots;
     uint16_t slot[HOCCL_FLOW_STAGES];
     struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
@@ -107,7 +114,10 @@ HOCCL_Result hoccl_flow_wait_peer(struct hoccl_flow *flow);
 void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status);
 
 /* Sender: tell the receiver how to pull, or ask it for staging (by the flow's path); the state becomes OFFERED. */
-void hoccl_flow_offer(struct hoccl_flow *flow);
+void hoccl_flow_offer(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+
+/* Sender: has the receiver given slots although a push or pull was offered? The path is STAGED then, the state as before. */
+bool hoccl_flow_staged_after_all(struct hoccl_flow *flow, const char *why, bool *moved);
 
 /* Say once for each peer which path its flows take, and why. */
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why);
@@ -122,7 +132,7 @@ HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *fl
 HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 /* Receiver: the slots are free again. Nothing if it has none. */
-void hoccl_staged_give_back(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+void hoccl_staged_give_back(struct hoccl_flow *flow);
 struct hoccl_engine *hoccl_staged_engine(struct hoccl_gpu *gpu, const struct hoccl_flow *flow);
 
 #endif

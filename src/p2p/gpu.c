@@ -25,15 +25,15 @@ static struct hoccl_gpu *find(const struct hoccl_device *device)
     return NULL;
 }
 
-/* A GPU that this process sees beside its own and that its engines can reach; -1 if there is none. */
-static int other_gpu(const struct hoccl_device *device)
+/* The nth GPU that this process sees beside its own and that its engines can reach; −1 if there is none. */
+static int other_gpu(const struct hoccl_device *device, int nth)
 {
     int n = 0, reach = 0;
     if (hoccl_driver.DeviceGetCount(&n))
         return -1;
     for (int i = 1; i < n; i++) {
         int other = (device->ordinal + i) % n;
-        if (!hoccl_driver.DeviceCanAccessPeer(&reach, device->ordinal, other) && reach)
+        if (!hoccl_driver.DeviceCanAccessPeer(&reach, device->ordinal, other) && reach && !nth--)
             return other;
     }
     return -1;
@@ -45,7 +45,7 @@ static HOCCL_Result open_memory(struct hoccl_gpu *g)
     HOCCL_Result r = hoccl_flag_pool_open(&g->flags);
     if (r)
         return r;
-    r = hoccl_gate_open(&g->gate, &g->device, other_gpu(&g->device), &g->flags);
+    r = hoccl_gate_open(&g->gate, &g->device, other_gpu(&g->device, 0), &g->flags);
     if (r)
         hoccl_flag_pool_close(&g->flags);
     return r;
@@ -67,7 +67,8 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
         return r;
     }
     hoccl_exports_open(&g->exports);
-    hoccl_stage_init_gpu(&g->stage, &g->device, other_gpu(&g->device));
+    for (int i = 0; i < HOCCL_GPU_STAGES; i++)
+        hoccl_stage_init_gpu(&g->stage[i], &g->device, other_gpu(&g->device, i), &g->gate, &g->flags);
     g->ready = true;
     return HOCCL_SUCCESS;
 }
@@ -121,6 +122,13 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
     return r;
 }
 
+void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap)
+{
+    gpu->resumed = hoccl_now();
+    hoccl_log(HOCCL_LOG_INFO, "this process has not run for %llu ms: that does not count as standing still",
+              (unsigned long long)(gap / HOCCL_MS));
+}
+
 static void free_memory(struct hoccl_gpu *g)
 {
     bool pushed = false;
@@ -161,7 +169,8 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
     }
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         hoccl_engine_close(&g->engine[i], &g->flags);
-    hoccl_stage_close_gpu(&g->stage);
+    for (int i = 0; i < HOCCL_GPU_STAGES; i++)
+        hoccl_stage_close_gpu(&g->stage[i]);
     hoccl_exports_close(&g->exports);
     if (!hoccl_parking_quiet(free_unused, NULL))
         hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: the GPU's flags are kept for later");

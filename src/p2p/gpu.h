@@ -10,6 +10,8 @@
 #include "p2p/submitter.h"
 #include "stream/gate.h"
 
+#define HOCCL_GPU_STAGES 2
+
 struct hoccl_gpu {
     struct hoccl_list link; /* in the process's table */
     int users;              /* communicators; under the table's lock */
@@ -21,12 +23,17 @@ struct hoccl_gpu {
     struct hoccl_engine engine[HOCCL_DIRECTIONS];
     struct hoccl_mappings mappings;
     struct hoccl_exports exports;
-    struct hoccl_stage stage; /* on another GPU of this process, for copies within this one; other = -1: there is none */
+    struct hoccl_stage stage[HOCCL_GPU_STAGES]; /* on other GPUs of this process: a peer can be on one of them; other = −1:
+                                                   there is none */
+    uint64_t resumed; /* progress thread: when the process last ran again after it had been stopped, ns */
     void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
 };
 
 /* The object of the calling thread's GPU (see hoccl_device_open), made at first use. Errors: DEVICE, MEMORY, SYSTEM. */
 HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
+
+/* Progress thread: the process has not run for `gap` ns, so for that long nothing of it could move. */
+void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap);
 
 /* One communicator less. With the last one the threads end and the memory is freed; while streams of the process are
  * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang;

@@ -14,10 +14,10 @@
  *   PULL    only the sender's can be opened
  *                                             ◀──────────── offer ← its memory, tag ← n
  *   opens it, pulls the bytes; receipt.tag ← n ──────────▶
- *   STAGED  neither can, or both are on one GPU, or a buffer is host memory
+ *   STAGED  neither can, or both are on one GPU, or a buffer is host memory; or a PULL's receiver cannot open it after all
  *                                             ◀──────────── offer ← (nothing to open), tag ← n
  *   receipt ← slots of the staging area, staged ← n ─────▶ copies chunk i into slot i mod k
- *                                             ◀──────────── offer.filled ← i + 1
+ *                                             ◀──────────── offer.filled ← i + 1 (or REFUSED: slots in host memory, please)
  *   copies it out; receipt.drained ← i + 1 ──────────────▶ the staging slot may be filled again
  *   always, at the end
  *   sees the tag: the data is in place, or  ◀──────────── answer ← status and header, tag ← n
@@ -92,20 +92,25 @@ struct hoccl_handle {
 
 struct hoccl_offer {
     uint32_t tag;  /* published last */
-    uint32_t kind; /* IPC, ADDRESS: pull from here; WANTED: a push, once the descriptors are here; else staging */
-    uint64_t buffer, base, offset;
-    uint32_t filled; /* STAGED: chunks that stand in the staging slots, counted from the flow's first */
+    uint32_t kind; /* published: a sender that could not open what it WANTED then asks for staging.
+                      IPC, ADDRESS: pull from here; WANTED: a push, once the descriptors are here; CLOSED, HOST: staging, HOST
+                      in host memory only */
+    uint64_t buffer, base, offset; /* CLOSED: `buffer` is the key of the receiver's slots on a third GPU that are mapped here */
+    uint32_t filled; /* STAGED: chunks that stand in the staging slots, counted from the flow's first; HOCCL_REFUSED: the
+                        slots on a GPU cannot be used here, give some in host memory */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 #define HOCCL_FLOW_STAGES 8 /* most staging slots of one flow */
+#define HOCCL_REFUSED UINT32_MAX
 
 struct hoccl_receipt {
     uint32_t tag;     /* PULL: published when the bytes have been pulled; WANTED: when the descriptors are sent */
     uint32_t staged;  /* STAGED: published when the next three stand */
-    uint32_t where;   /* enum hoccl_stage_kind */
+    uint32_t where;   /* enum hoccl_stage_kind; published behind the rest when slots are given for the second time */
     uint32_t count;   /* staging slots given */
     uint16_t slot[HOCCL_FLOW_STAGES];
     uint32_t drained; /* STAGED: chunks copied out */
+    uint64_t key;     /* where is GPU: of the memory, whose descriptor has been sent */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 enum hoccl_answer_status { HOCCL_ANSWER_DONE = 1, HOCCL_ANSWER_MISMATCH, HOCCL_ANSWER_FAILED };

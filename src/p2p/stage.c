@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "p2p/stage.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "p2p/reach.h"
 #include "stream/parking.h"
 
 #include <errno.h>
@@ -22,13 +24,16 @@ void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd)
     };
 }
 
-void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other)
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
+                          const struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
 {
     *stage = (struct hoccl_stage){
-        .view = {.kind = HOCCL_STAGE_GPU, .fd = -1, .device = device, .other = other,
+        .view = {.kind = HOCCL_STAGE_GPU, .fd = -1, .device = device, .other = other, .gate = gate, .flags = flags,
                  .bytes = HOCCL_GPU_STAGE_SLOTS * HOCCL_GPU_STAGE_BYTES},
         .free = (1u << HOCCL_GPU_STAGE_SLOTS) - 1,
     };
+    if (other >= 0 && hoccl_driver.DeviceGetUuid(&stage->view.uuid, other))
+        stage->view.other = -1;
 }
 
 unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots)
@@ -53,10 +58,9 @@ size_t hoccl_stage_slot_bytes(enum hoccl_stage_kind kind)
     return kind == HOCCL_STAGE_GPU ? HOCCL_GPU_STAGE_BYTES : HOCCL_STAGE_BYTES;
 }
 
-CUdeviceptr hoccl_stage_address(const struct hoccl_stage_view *view, unsigned slot)
+CUdeviceptr hoccl_stage_base(const struct hoccl_stage_view *view)
 {
-    CUdeviceptr base = view->kind == HOCCL_STAGE_GPU ? view->memory.address : (CUdeviceptr)(uintptr_t)view->host;
-    return base + slot * hoccl_stage_slot_bytes(view->kind);
+    return view->kind == HOCCL_STAGE_GPU ? view->memory.address : (CUdeviceptr)(uintptr_t)view->host;
 }
 
 /* Reserve first: memory that is missing is an error here and not a SIGBUS later. Ranks of one process share a mapping,
@@ -72,12 +76,38 @@ static CUresult prepare_host(struct hoccl_stage_view *v)
     return r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : r;
 }
 
+/* Do bytes that are pushed there come back? */
+static bool reached(const struct hoccl_stage_view *v)
+{
+    struct hoccl_reach reach;
+    uint32_t first = (uint32_t)(hoccl_now() % HOCCL_REACH_FIRSTS);
+    bool tried = hoccl_reach_open(&reach, v->device, v->gate, v->flags, 1) && hoccl_reach_try(&reach, first, v->memory.address, 0);
+    bool lost = tried && !hoccl_reach_right(&reach, 0, first);
+    hoccl_reach_close(&reach);
+    if (lost)
+        hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "
+                  "access it: host memory is used instead. An IOMMU or PCIe access control (ACS) may be in the way",
+                  v->device->pci, v->other);
+    return !lost;
+}
+
+static CUresult prepare_gpu(struct hoccl_stage_view *v)
+{
+    CUpointer_attribute id = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    void *key = &v->key;
+    if (hoccl_device_memory_open(v->device, v->other, v->bytes, &v->memory))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = hoccl_driver.PointerGetAttributes(1, &id, &key, v->memory.address);
+    if (!r && !reached(v))
+        r = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (r)
+        hoccl_device_memory_close(&v->memory);
+    return r;
+}
+
 void hoccl_stage_view_prepare(struct hoccl_stage_view *view)
 {
-    if (view->kind == HOCCL_STAGE_HOST)
-        view->result = prepare_host(view);
-    else
-        view->result = hoccl_device_memory_open(view->device, view->other, view->bytes, &view->memory) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    view->result = view->kind == HOCCL_STAGE_HOST ? prepare_host(view) : prepare_gpu(view);
     hoccl_publish(&view->state, view->result ? HOCCL_STAGE_FAILED : HOCCL_STAGE_READY);
 }
 

@@ -3,7 +3,9 @@
  * when both are on one GPU (a copy within a GPU would run on its SMs).
  *
  *   HOST  slots in the receiver's board: the sender's engine copies D2H, the receiver's H2D; any two ranks of a node
- *   GPU   slots on another GPU of this process's: push there, pull back; for ranks that share a GPU object (self copies)
+ *   GPU   slots on a GPU that is neither end's, but that the receiver's process sees: the sender pushes there, the
+ *         receiver pulls. Ranks that share a GPU object use the memory as it is (self copies); another rank is sent its
+ *         descriptor at first use, and names in its offers what it still has mapped
  *
  * The receiver gives the slots, to flows only whose both ends are running, so every slot given drains and a fixed pool
  * serves any number of flows. */
@@ -12,6 +14,7 @@
 
 #include "device/device.h"
 #include "p2p/mailbox.h"
+#include "stream/gate.h"
 
 enum hoccl_stage_kind { HOCCL_STAGE_HOST, HOCCL_STAGE_GPU };
 
@@ -26,7 +29,11 @@ struct hoccl_stage_view {
     size_t bytes;
     int fd;             /* HOST, of the own board: where its memory is reserved; else −1 */
     const struct hoccl_device *device;
-    int other;          /* GPU: ordinal of the GPU it is on */
+    int other;          /* GPU: ordinal of the GPU it is on; −1: there is none */
+    CUuuid uuid;        /* GPU: that GPU's */
+    const struct hoccl_gate *gate;   /* GPU: with the next one, to see whether bytes arrive there (reach.h) */
+    struct hoccl_flag_pool *flags;
+    uint64_t key;       /* GPU: the driver's id of the memory, by which other processes know it; submitter, before READY */
     struct hoccl_device_memory memory; /* GPU */
 };
 
@@ -40,15 +47,16 @@ struct hoccl_stage {
 #define HOCCL_GPU_STAGE_SLOTS 8
 
 void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd);
-void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other);
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
+                          const struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 
 /* Take up to `most` slots; the number taken, 0 if none is free. */
 unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots);
 void hoccl_stage_give(struct hoccl_stage *stage, unsigned count, const uint16_t *slots);
 
-/* Bytes of a slot; a slot's address as a copy needs it (a host or device address). */
+/* Bytes of a slot; the first slot's address as a copy needs it (a host or device address). */
 size_t hoccl_stage_slot_bytes(enum hoccl_stage_kind kind);
-CUdeviceptr hoccl_stage_address(const struct hoccl_stage_view *view, unsigned slot);
+CUdeviceptr hoccl_stage_base(const struct hoccl_stage_view *view);
 
 /* Submitter: reserve and register the host area, or make the memory on the other GPU. */
 void hoccl_stage_view_prepare(struct hoccl_stage_view *view);

@@ -8,7 +8,12 @@
 #include "p2p/flow.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/setting.h"
+
+#include <string.h>
+
+#define SAID_THIRD (1u << 31)
 
 static bool is_host(const struct hoccl_flow *f)
 {
@@ -20,27 +25,29 @@ struct hoccl_engine *hoccl_staged_engine(struct hoccl_gpu *gpu, const struct hoc
     enum hoccl_direction d;
     if (is_host(flow))
         d = HOCCL_HOST;
-    else if (flow->view->kind == HOCCL_STAGE_GPU)
+    else if (flow->where == HOCCL_STAGE_GPU)
         d = flow->is_send ? HOCCL_PUSH : HOCCL_PULL;
     else
         d = flow->is_send ? HOCCL_D2H : HOCCL_H2D;
     return &gpu->engine[d];
 }
 
-/* The staging area must be usable here before the first copy. True: READY. */
-static HOCCL_Result prepare(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *ready)
+/* The staging area must be usable here before the first copy: its state then, READY or FAILED in the end. */
+static uint32_t prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *v)
 {
-    struct hoccl_stage_view *v = f->view;
-    char name[160];
     uint32_t state = hoccl_observe(&v->state);
-    *ready = state == HOCCL_STAGE_READY;
     if (state == HOCCL_STAGE_NEW) {
         hoccl_publish(&v->state, HOCCL_STAGE_PREPARING);
         if (!hoccl_submitter_give(&gpu->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_PREPARE, .view = v}))
             hoccl_publish(&v->state, HOCCL_STAGE_NEW);
     }
-    if (state != HOCCL_STAGE_FAILED)
-        return HOCCL_SUCCESS;
+    return state;
+}
+
+static HOCCL_Result not_had(const struct hoccl_flow *f)
+{
+    const struct hoccl_stage_view *v = f->view;
+    char name[160];
     return hoccl_fail(HOCCL_ERR_MEMORY, "%s: %zu bytes for staging (%s): %s", hoccl_flow_name(f, name, sizeof name), v->bytes,
                       v->kind == HOCCL_STAGE_HOST ? "shared host memory" : "on another GPU", hoccl_driver_error(v->result));
 }
@@ -55,9 +62,9 @@ static HOCCL_Result refused(const struct hoccl_flow *f, CUresult result)
 static void start_chunk(struct hoccl_gpu *gpu, struct hoccl_flow *f)
 {
     uint32_t i = f->started % f->slots;
-    size_t size = hoccl_stage_slot_bytes(f->view->kind);
+    size_t size = hoccl_stage_slot_bytes(f->where);
     uint64_t at = (uint64_t)f->started * size, left = f->header.bytes - at;
-    CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + at, slot = hoccl_stage_address(f->view, f->slot[i]);
+    CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + at, slot = f->base + f->slot[i] * size;
     f->transfer[i] = (struct hoccl_transfer){.to = f->is_send ? slot : own, .from = f->is_send ? own : slot,
                                              .bytes = left < size ? left : size};
     hoccl_engine_add(hoccl_staged_engine(gpu, f), &f->transfer[i]);
@@ -81,9 +88,11 @@ static HOCCL_Result move_chunks(struct hoccl_gpu *gpu, struct hoccl_flow *f, uin
     return HOCCL_SUCCESS;
 }
 
-static void begin(struct hoccl_flow *f)
+static void begin(struct hoccl_flow *f, enum hoccl_stage_kind where, CUdeviceptr base)
 {
-    size_t size = hoccl_stage_slot_bytes(f->view->kind);
+    size_t size = hoccl_stage_slot_bytes(where);
+    f->where = where;
+    f->base = base;
     f->chunks = (uint32_t)((f->header.bytes + size - 1) / size);
     f->started = f->landed = 0;
     f->state = HOCCL_FLOW_MOVING;
@@ -91,19 +100,80 @@ static void begin(struct hoccl_flow *f)
 
 /* ---- the sender -------------------------------------------------------------------------------------------------- */
 
-/* The receiver has given slots: take note, and see that they are usable here. */
+static void release_mapping(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    if (f->mapping)
+        hoccl_mapping_put(&gpu->mappings, f->mapping);
+    f->mapping = NULL;
+}
+
+/* The receiver's slots on a third GPU, opened here. *base stays 0 while that lasts, or if it is in vain: then the receiver
+ * is told so. */
+static HOCCL_Result open_third(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr *base)
+{
+    struct hoccl_slot *s = hoccl_flow_slot(f);
+    struct hoccl_peer *p = f->peer;
+    if (!f->mapping || f->mapping->buffer != s->receipt.key) {
+        release_mapping(gpu, f);
+        HOCCL_Result r = hoccl_mappings_receive(&gpu->mappings, p->card.process, p->link.parcels, gpu->device.ordinal);
+        if (r)
+            return r;
+        f->mapping = hoccl_mapping_find(&gpu->mappings, p->card.process, s->receipt.key);
+    }
+    uint32_t state = f->mapping ? hoccl_observe(&f->mapping->state) : HOCCL_MAPPING_FAILED;
+    if (state == HOCCL_MAPPING_OPEN) {
+        p->stage_key = s->receipt.key;
+        *base = f->mapping->address;
+        if (!(p->paths_said & SAID_THIRD))
+            hoccl_log(HOCCL_LOG_INFO, "staging to rank %d is on a GPU that is neither end's", p->rank);
+        p->paths_said |= SAID_THIRD;
+    } else if (state == HOCCL_MAPPING_FAILED) {
+        hoccl_log(HOCCL_LOG_INFO, "slots of rank %d on a third GPU cannot be mapped here%s%s: host memory instead", p->rank,
+                  f->mapping ? ": " : "", f->mapping ? hoccl_driver_error(f->mapping->result) : "");
+        release_mapping(gpu, f);
+        f->refused = true;
+        hoccl_publish(&s->offer.filled, HOCCL_REFUSED);
+    } else if (state == HOCCL_MAPPING_ARRIVING) {
+        return hoccl_mappings_receive(&gpu->mappings, p->card.process, p->link.parcels, gpu->device.ordinal);
+    }
+    return HOCCL_SUCCESS;
+}
+
+/* Both ends have the same GPU object: its staging of that key. */
+static struct hoccl_stage_view *shared_view(struct hoccl_gpu *gpu, uint64_t key)
+{
+    for (int i = 1; i < HOCCL_GPU_STAGES; i++)
+        if (hoccl_observe(&gpu->stage[i].view.state) == HOCCL_STAGE_READY && gpu->stage[i].view.key == key)
+            return &gpu->stage[i].view;
+    return &gpu->stage[0].view;
+}
+
+/* The receiver has given slots: see that they are usable here, then take note. */
 static HOCCL_Result take_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
-    const struct hoccl_receipt *r = &hoccl_flow_slot(f)->receipt;
-    bool ready;
-    f->view = r->where == HOCCL_STAGE_GPU ? &gpu->stage.view : &f->peer->view;
-    HOCCL_Result e = prepare(gpu, f, &ready);
-    if (e || !ready)
-        return e;
-    f->slots = r->count;
+    struct hoccl_slot *s = hoccl_flow_slot(f);
+    enum hoccl_stage_kind where = (enum hoccl_stage_kind)hoccl_observe(&s->receipt.where);
+    bool third = where == HOCCL_STAGE_GPU && !f->peer->same_object;
+    CUdeviceptr base = 0;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (third && f->refused)
+        return hoccl_flow_check_peer(f); /* it has not read our refusal */
+    if (third) {
+        r = open_third(gpu, f, &base);
+    } else {
+        f->view = where == HOCCL_STAGE_GPU ? shared_view(gpu, s->receipt.key) : &f->peer->view;
+        uint32_t state = prepare(gpu, f->view);
+        if (state == HOCCL_STAGE_FAILED)
+            return not_had(f);
+        base = state == HOCCL_STAGE_READY ? hoccl_stage_base(f->view) : 0;
+    }
+    if (r || !base)
+        return r ? r : hoccl_flow_check_peer(f);
+    f->slots = s->receipt.count;
     for (uint32_t i = 0; i < f->slots; i++)
-        f->slot[i] = r->slot[i];
-    begin(f);
+        f->slot[i] = s->receipt.slot[i];
+    hoccl_publish(&s->offer.filled, 0);
+    begin(f, where, base);
     *moved = true;
     return HOCCL_SUCCESS;
 }
@@ -130,6 +200,7 @@ HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *fl
         hoccl_publish(&s->offer.filled, flow->landed);
     if (drained < flow->chunks)
         return hoccl_flow_check_peer(flow);
+    release_mapping(gpu, flow);
     hoccl_flow_answer(flow, HOCCL_ANSWER_DONE);
     *moved = true;
     return HOCCL_SUCCESS;
@@ -139,43 +210,91 @@ HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *fl
 
 static struct hoccl_stage *choose(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
 {
+    const struct hoccl_peer *p = f->peer;
     bool device = !is_host(f) && hoccl_flow_slot(f)->offer.kind != HOCCL_MEMORY_HOST;
-    bool by_gpu = device && f->peer->same_object && gpu->stage.view.other >= 0 && !hoccl_gate_bars_push(&gpu->gate);
-    return by_gpu ? &gpu->stage : f->peer->stage;
+    bool by_gpu = device && !p->no_third && !p->closed && !hoccl_gate_bars_push(&gpu->gate);
+    for (int i = 0; i < HOCCL_GPU_STAGES && by_gpu; i++) {
+        const struct hoccl_stage_view *v = &gpu->stage[i].view;
+        if (v->other >= 0 && hoccl_observe(&v->state) != HOCCL_STAGE_FAILED && (p->same_object || memcmp(&v->uuid, &p->uuid, sizeof v->uuid)))
+            return &gpu->stage[i];
+    }
+    return p->stage;
+}
+
+/* The sender must have the descriptor of slots on a third GPU. True: it has. */
+static bool told(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    const struct hoccl_stage_view *v = f->view;
+    struct hoccl_dispatch *d = &f->dispatch;
+    if (v->kind == HOCCL_STAGE_HOST || f->peer->same_object || hoccl_flow_slot(f)->offer.buffer == v->key)
+        return true;
+    switch ((enum hoccl_dispatch_state)hoccl_observe(&d->state)) {
+    case HOCCL_DISPATCH_NONE:
+        *d = (struct hoccl_dispatch){.state = HOCCL_DISPATCH_PENDING, .socket = f->peer->link.parcels, .key = v->key,
+                                     .base = v->memory.address, .bytes = v->memory.bytes};
+        if (!hoccl_submitter_give(&gpu->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_DISPATCH, .dispatch = d}))
+            d->state = HOCCL_DISPATCH_NONE;
+        return false;
+    case HOCCL_DISPATCH_PENDING:
+        return false;
+    case HOCCL_DISPATCH_SENT:
+        return true;
+    case HOCCL_DISPATCH_FAILED:
+        hoccl_log(HOCCL_LOG_INFO, "slots on a third GPU for rank %d: %s: host memory instead", f->peer->rank, d->text);
+        f->peer->no_third = true;
+        return false;
+    }
+    return false;
+}
+
+static void publish_slots(struct hoccl_flow *f)
+{
+    struct hoccl_receipt *r = &hoccl_flow_slot(f)->receipt;
+    r->count = f->slots;
+    for (uint32_t i = 0; i < f->slots; i++)
+        r->slot[i] = f->slot[i];
+    r->key = f->view->key;
+    hoccl_publish(&r->drained, 0);
+    hoccl_publish(&r->where, f->view->kind);
+    hoccl_publish(&r->staged, f->number);
 }
 
 HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
-    struct hoccl_slot *s = hoccl_flow_slot(flow);
     struct hoccl_stage *stage = choose(gpu, flow);
     size_t size = hoccl_stage_slot_bytes(stage->view.kind);
     uint64_t chunks = (flow->header.bytes + size - 1) / size;
-    bool ready;
     flow->path = HOCCL_PATH_STAGED;
     flow->state = HOCCL_FLOW_OPENING;
     flow->view = &stage->view;
-    HOCCL_Result r = prepare(gpu, flow, &ready);
-    if (!r && ready)
+    uint32_t state = prepare(gpu, flow->view);
+    if (state == HOCCL_STAGE_FAILED && stage->view.kind == HOCCL_STAGE_HOST)
+        return not_had(flow);
+    if (state == HOCCL_STAGE_READY && told(gpu, flow))
         flow->slots = hoccl_stage_take(stage, chunks < HOCCL_FLOW_STAGES ? (unsigned)chunks : HOCCL_FLOW_STAGES, flow->slot);
-    if (r || !flow->slots)
-        return r ? r : hoccl_flow_check_peer(flow);
-    begin(flow);
-    s->receipt.where = stage->view.kind;
-    s->receipt.count = flow->slots;
-    for (uint32_t i = 0; i < flow->slots; i++)
-        s->receipt.slot[i] = flow->slot[i];
-    hoccl_publish(&s->receipt.drained, 0);
-    hoccl_publish(&s->receipt.staged, flow->number);
+    if (!flow->slots)
+        return hoccl_flow_check_peer(flow);
+    flow->stage = stage;
+    begin(flow, stage->view.kind, hoccl_stage_base(&stage->view));
+    publish_slots(flow);
     *moved = true;
     return HOCCL_SUCCESS;
 }
 
-void hoccl_staged_give_back(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
+void hoccl_staged_give_back(struct hoccl_flow *flow)
 {
     if (flow->is_send || !flow->slots)
         return;
-    hoccl_stage_give(flow->view == &gpu->stage.view ? &gpu->stage : flow->peer->stage, flow->slots, flow->slot);
+    hoccl_stage_give(flow->stage, flow->slots, flow->slot);
     flow->slots = 0;
+}
+
+/* The sender cannot use slots on a GPU: others, in host memory. */
+static HOCCL_Result give_others(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
+{
+    hoccl_staged_give_back(f);
+    f->peer->no_third = true;
+    return hoccl_staged_receive_open(gpu, f, moved);
 }
 
 HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
@@ -183,15 +302,17 @@ HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow 
     struct hoccl_slot *s = hoccl_flow_slot(flow);
     if (flow->state == HOCCL_FLOW_OPENING)
         return hoccl_staged_receive_open(gpu, flow, moved);
-    uint32_t landed = flow->landed;
-    HOCCL_Result r = move_chunks(gpu, flow, hoccl_observe(&s->offer.filled), moved);
+    uint32_t landed = flow->landed, filled = hoccl_observe(&s->offer.filled);
+    if (filled == HOCCL_REFUSED && flow->where == HOCCL_STAGE_GPU)
+        return give_others(gpu, flow, moved);
+    HOCCL_Result r = move_chunks(gpu, flow, filled == HOCCL_REFUSED ? 0 : filled, moved);
     if (r)
         return r;
     if (flow->landed != landed)
         hoccl_publish(&s->receipt.drained, flow->landed);
     if (flow->landed < flow->chunks)
         return hoccl_flow_check_peer(flow);
-    hoccl_staged_give_back(gpu, flow);
+    hoccl_staged_give_back(flow);
     flow->state = HOCCL_FLOW_OFFERED;
     return HOCCL_SUCCESS;
 }

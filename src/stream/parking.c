@@ -15,8 +15,8 @@ static int count; /* under lock */
 static HOCCL_Result no_room(uint64_t timeout)
 {
     return hoccl_fail(HOCCL_ERR_USAGE,
-                      "%d streams of this process wait in HOCCL operations and none was released within %llu s "
-                      "(HOCCL_TIMEOUT): the driver hangs beyond %d; wait for some before more are used",
+                      "%d streams of this process (counted once for each communicator) wait in HOCCL operations and none was "
+                      "released within %llu s (HOCCL_TIMEOUT): the driver hangs beyond %d; wait for some before more are used",
                       HOCCL_PARKED_MAX, (unsigned long long)(timeout / HOCCL_S), HOCCL_PARKED_MAX);
 }
 

@@ -19,7 +19,7 @@
  * stopped under its lock, so nothing touches a region any more.
  *
  * A peer that vanishes: socket 0 says something at least every HOCCL_TIMEOUT / 16, so a peer whose kernel acknowledges
- * nothing of it for three eighths of HOCCL_TIMEOUT is gone, idle or not (tcp_lane.c). What is not acknowledged on a lane for
+ * nothing more at five such looks in a row is gone, idle or not (tcp_lane.c). What is not acknowledged on a lane for
  * HOCCL_TIMEOUT breaks it too (TCP_USER_TIMEOUT). A process that is stopped is not gone: its kernel acknowledges. */
 #define _GNU_SOURCE
 #include "transport/tcp.h"
@@ -260,6 +260,8 @@ static HOCCL_Result tcp_join(struct hoccl_connection *c, const struct hoccl_endp
 static void set_options(int fd, int socket)
 {
     uint64_t t = hoccl_settings.timeout / HOCCL_MS;
+    if (t > 24 * 3600 * 1000)
+        t = 24 * 3600 * 1000; /* what the options can hold */
     int one = 1, user = (int)(socket ? t : t / 3), idle = t > 16000 ? (int)(t / 8000) : 2, probes = 9;
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user, sizeof user);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);

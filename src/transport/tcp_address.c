@@ -145,17 +145,26 @@ static HOCCL_Result check_names(const char *list, const struct ifaddrs *all)
     return HOCCL_SUCCESS;
 }
 
+/* If there are more than fit, the worst is left out. */
 static void add_interface(struct tcp_interfaces *out, const struct ifaddrs *i, const char *near)
 {
-    struct tcp_interface *t = &out->list[out->count];
-    memset(t, 0, sizeof *t);
-    if (out->count == TCP_INTERFACES || !read_address(i, &t->address))
+    struct tcp_interface t = {.mbits = 0};
+    if (!read_address(i, &t.address))
         return;
-    snprintf(t->name, sizeof t->name, "%s", i->ifa_name);
-    t->address.class = class_of(i, out->named || (near && is_called(i->ifa_name, near, strlen(near))));
-    t->mbits = link_speed(i->ifa_name);
-    t->address.speed = logarithm(t->mbits);
-    out->count++;
+    snprintf(t.name, sizeof t.name, "%s", i->ifa_name);
+    t.address.class = class_of(i, out->named || (near && is_called(i->ifa_name, near, strlen(near))));
+    t.mbits = link_speed(i->ifa_name);
+    t.address.speed = logarithm(t.mbits);
+    if (out->count < TCP_INTERFACES) {
+        out->list[out->count++] = t;
+        return;
+    }
+    struct tcp_interface *worst = out->list;
+    for (int k = 1; k < out->count; k++)
+        if (by_quality(&out->list[k], worst) > 0)
+            worst = &out->list[k];
+    if (by_quality(&t, worst) < 0)
+        *worst = t;
 }
 
 HOCCL_Result hoccl_tcp_interfaces_read(const char *setting, const char *near, struct tcp_interfaces *out)

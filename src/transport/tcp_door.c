@@ -156,6 +156,8 @@ static void caller_ready(struct tcp_source *source, uint32_t events)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0 || c->state == HELD) {
+        if (c->state == HELD)
+            c->door->due = 0; /* its meeting may go on with another attempt */
         leave(c, false);
         return;
     }
@@ -327,12 +329,14 @@ static void look_at_meetings(struct tcp_door *door, uint64_t now)
     for (struct hoccl_list *l = door->meetings.next, *next; l != &door->meetings; l = next) {
         struct tcp_meeting *m = hoccl_entry(l, struct tcp_meeting, of_door);
         next = l->next;
+        if (m->until < door->due)
+            door->due = m->until;
         if (now >= m->until)
             too_late(door, m);
         else if (m->dials)
             hoccl_tcp_dial_step(door, m, now, &door->due);
-        if (m->until < door->due)
-            door->due = m->until;
+        else
+            try_to_meet(door, m);
     }
 }
 
@@ -348,6 +352,11 @@ static void look_at_strangers(struct tcp_door *door, uint64_t now)
         else if (c->until < door->due)
             door->due = c->until;
     }
+}
+
+uint64_t hoccl_tcp_door_due(const struct tcp_door *door)
+{
+    return !hoccl_list_empty(&door->told) && tcp_news_room(door->loop->news, 1) ? 0 : door->due;
 }
 
 void hoccl_tcp_door_step(struct tcp_door *door)

@@ -79,6 +79,9 @@ void hoccl_tcp_door_close(struct tcp_door *door);
 void hoccl_tcp_door_orders(struct tcp_door *door, struct hoccl_list *orders);
 void hoccl_tcp_door_step(struct tcp_door *door);
 
+/* When the next step is due, if no event comes before. */
+uint64_t hoccl_tcp_door_due(const struct tcp_door *door);
+
 /* The meeting has its result; its descriptors stay if it has met. */
 void hoccl_tcp_door_result(struct tcp_door *door, struct tcp_meeting *meeting, bool met);
 

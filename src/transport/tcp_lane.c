@@ -27,10 +27,10 @@
 #define BATCH 8
 #define READS 4                  /* calls of recvmsg in a step */
 #define PIECE ((uint64_t)1 << 20)
-#define SILENT 6                 /* looks, of which there are TCP_LOOKS in the life of a peer */
+#define SILENT 5                 /* looks, of which there are TCP_LOOKS in the life of a peer */
 #define HEAD sizeof(struct tcp_frame)
 
-_Static_assert(SILENT + 2 <= TCP_LOOKS, "in time");
+_Static_assert(SILENT + 3 <= TCP_LOOKS, "one to say something, one for what happens just after a look, one to spare");
 _Static_assert(BATCH + READS + 1 <= TCP_NEWS_STEP, "news of a step");
 
 /* ---- telling ----------------------------------------------------------------------------------------------------- */
@@ -77,9 +77,8 @@ static void fault(struct tcp_lane *lane, const char *format, ...)
 
 static void fault_errno(struct tcp_lane *lane, int e)
 {
-    double s = (double)lane->loop->shared->life / (double)HOCCL_S;
     if (e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH || e == ENETDOWN)
-        fault(lane, "no answer for up to %g s (%s): its node is down or the network in between is cut (HOCCL_TIMEOUT / 2)", s,
+        fault(lane, "no answer any more (%s): its node is down or the network in between is cut (HOCCL_TIMEOUT decides when)",
               strerror(e));
     else if (e == ECONNRESET || e == EPIPE)
         fault(lane, "the peer's end has closed without a goodbye (%s): its process has ended or failed; look for its "
@@ -299,8 +298,8 @@ static void take_in(struct tcp_lane *lane, uint64_t n)
         begin_frame(lane);
 }
 
-/* One recvmsg. */
-static void receive_some(struct tcp_lane *lane)
+/* One recvmsg; the bytes that came. */
+static uint64_t receive_some(struct tcp_lane *lane)
 {
     struct tcp_frame next;
     struct iovec part[2];
@@ -316,7 +315,7 @@ static void receive_some(struct tcp_lane *lane)
             region = hoccl_tcp_region_enter(&lane->loop->shared->regions, f->key, at, lane->left, &why);
             if (!region) {
                 fault(lane, "a write of %llu bytes was refused, %s", (unsigned long long)f->bytes, why);
-                return;
+                return 0;
             }
             to = (char *)(uintptr_t)at;
         }
@@ -332,17 +331,18 @@ static void receive_some(struct tcp_lane *lane)
         hoccl_tcp_region_leave(region);
     if (n <= 0) {
         receive_failed(lane, n ? e : EPIPE);
-        return;
+        return 0;
     }
-    bool ended = body && (uint64_t)n >= lane->left;
-    if (ended) {
+    uint64_t rest = (uint64_t)n;
+    if (body && rest >= lane->left) {
         take_in(lane, body);
-        n -= (ssize_t)body;
+        rest -= body;
         if (lane->state == TCP_ACTIVE)
             lane->head = next;
     }
-    if (n && lane->state == TCP_ACTIVE)
-        take_in(lane, (uint64_t)n);
+    if (rest && lane->state == TCP_ACTIVE)
+        take_in(lane, rest);
+    return (uint64_t)n;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
@@ -351,8 +351,9 @@ static bool step_active(struct tcp_lane *lane)
 {
     if (!tcp_news_room(lane->loop->news, TCP_NEWS_STEP))
         return true;
-    for (int i = 0; i < READS && lane->can_read && lane->state == TCP_ACTIVE; i++)
-        receive_some(lane);
+    uint64_t bytes = 0;
+    for (int i = 0; i < READS && bytes < PIECE / 2 && lane->can_read && lane->state == TCP_ACTIVE; i++)
+        bytes += receive_some(lane);
     if (lane->state == TCP_ACTIVE)
         send_some(lane);
     return lane->can_read || (lane->can_write && !lane->send_error && has_output(lane));

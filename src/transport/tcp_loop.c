@@ -13,6 +13,7 @@
 #include "transport/tcp_lane.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,14 +158,15 @@ static void ring(struct tcp_loop *l)
 /* Milliseconds until something has to be looked at without an event; −1: nothing. */
 static int patience(struct tcp_loop *l)
 {
-    uint64_t now = hoccl_now(), due = l->door ? l->door->due : TCP_NEVER;
+    uint64_t now = hoccl_now(), due = l->door ? hoccl_tcp_door_due(l->door) : TCP_NEVER;
     if (!hoccl_list_empty(&l->lanes) && l->beat_at < due)
         due = l->beat_at;
     if (l->departing && now + DEPART_TICK < due)
         due = now + DEPART_TICK;
     if (due == TCP_NEVER)
         return -1;
-    return due > now ? (int)((due - now) / HOCCL_MS) + 1 : 0;
+    uint64_t wait = due > now ? (due - now) / HOCCL_MS + 1 : 0;
+    return wait < INT_MAX ? (int)wait : INT_MAX;
 }
 
 static void wait_for_events(struct tcp_loop *l)

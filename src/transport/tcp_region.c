@@ -37,14 +37,21 @@ static struct tcp_region *place(struct tcp_regions *regions, unsigned at)
     return block ? &block[at % TCP_REGION_BLOCK] : NULL;
 }
 
-/* A place without a region; under the lock. */
+static bool in_use(const struct tcp_region *r)
+{
+    return hoccl_peek(&r->key) || hoccl_observe(&r->inside);
+}
+
+/* A place without a region, or −1; under the lock. */
 static int free_place(struct tcp_regions *regions)
 {
     unsigned at = 0;
-    while (at < regions->places && (hoccl_peek(&place(regions, at)->key) || hoccl_fetch_add(&place(regions, at)->inside, 0u)))
+    while (at < regions->places && in_use(place(regions, at)))
         at++;
-    if (at == TCP_REGION_BLOCK * TCP_REGION_BLOCKS)
-        return hoccl_fail(HOCCL_ERR_MEMORY, "%u regions are registered with the TCP transport: no room for another", at), -1;
+    if (at == TCP_REGION_BLOCK * TCP_REGION_BLOCKS) {
+        hoccl_fail(HOCCL_ERR_MEMORY, "%u regions are registered with the TCP transport: no room for another", at);
+        return -1;
+    }
     if (!place(regions, at)) {
         struct tcp_region *block = hoccl_alloc(TCP_REGION_BLOCK * sizeof *block, "the table of regions");
         if (!block)

@@ -49,6 +49,7 @@ two() {
     two launch 40 ./launch_cost -J "$out/launch.json"
     two paths 40 ./path_rate
     CUDA_VISIBLE_DEVICES=0 two "paths, one GPU" 40 ./path_rate 256M
+    two memory 30 ./memory 160M
     two halo3d 40 ./halo3d
     if [ -e libhoccl.so.0 ] && [ -n "${PYTHON:-}" ]; then
         two product 90 "$PYTHON" ./product.py ./libhoccl.so.0

@@ -13,6 +13,8 @@ if ! why=$(hosts_possible); then
     exit 77
 fi
 traffic=$(cd "$top_builddir" && pwd)/test/hosts/traffic
+# Of either family: whichever answers first.
+eth0_1='\(10.77.0.11\|.fd77::11.\)' eth0_2='\(10.77.0.12\|.fd77::12.\)'
 bad=0 folder='' number=0 pids=()
 
 complain() {
@@ -80,7 +82,7 @@ pair() {
 
 case_two() {
     pair HOCCL_DEBUG=info
-    says 0 'connected to rank 1 (there), 10.77.0.11:[0-9]* to 10.77.0.12:[0-9]*, 2 lanes'
+    says 0 "connected to rank 1 (there), $eth0_1:[0-9]* to $eth0_2:[0-9]*, 2 lanes"
 }
 
 case_three() {
@@ -134,10 +136,10 @@ case_decoys() {
         hosts_in "node$i" ip link set dead1 up
     done
     pair HOCCL_DEBUG=info
-    says 0 'connected to rank 1 (there), 10.77.0.11'
+    says 0 "connected to rank 1 (there), $eth0_1"
     says 0 'docker0 172.17.0.1/16.*(virtual)'
     pair HOCCL_DEBUG=info HOCCL_NIC=^dead0,docker0
-    says 0 'connected to rank 1 (there), 10.77.0.11'
+    says 0 "connected to rank 1 (there), $eth0_1"
     for i in 1 2; do
         hosts_in "node$i" ip link del docker0
         hosts_in "node$i" ip link del dead0
@@ -285,8 +287,26 @@ case_killed() {
     says 0 'rank 1 (there).*its process has ended'
 }
 
+# A process that is stopped for longer than a vanished one would be noticed is not gone.
+case_stopped() {
+    fresh
+    start node1 0 2 idle HOCCL_TIMEOUT=4 HOCCL_NIC=eth0
+    start node2 1 2 idle HOCCL_TIMEOUT=4 HOCCL_NIC=eth0
+    both_are idle
+    kill -STOP "$(cat "$folder/pid.1")"
+    sleep 3
+    [ -e "/proc/$(cat "$folder/pid.0")" ] || complain "rank 0 has given up"
+    kill -CONT "$(cat "$folder/pid.1")"
+    sleep 1
+    kill -9 "$(cat "$folder/pid.1")"
+    wait "${pids[1]}"
+    pids=("${pids[0]}")
+    finish
+    says 0 'its process has ended'
+}
+
 all="two three mpirun six_only small_mtu slow decoys another_process wrong_name named firewall ports_taken link_down
-own_link_down blackhole killed"
+own_link_down blackhole killed stopped"
 hosts_up 3 || exit 1
 # shellcheck disable=SC2048 # words
 for case in ${*:-$all}; do

@@ -18,9 +18,22 @@ namespaces() {
 echo "-- B52: four ranks on one GPU"
 HOCCL_EMU_DEVICES=1 pass 100 4 "$multi/random" 40 52
 
+echo "-- the GPU memory that HOCCL holds, with everything that it stages on GPUs"
+HOCCL_EMU_MACHINE=places.$$ HOCCL_EMU_DEVICES=2 pass 60 2 "$top_builddir/test/gpu/memory" 64M
+HOCCL_EMU_MACHINE=places.$$ HOCCL_EMU_DEVICES=3 pass 60 3 "$top_builddir/test/gpu/memory" 96M
+
 echo "-- B53: GPUs that cannot access one another, nor open one another's memory"
 HOCCL_EMU_P2P=0 HOCCL_DEBUG=info pass 100 2 "$multi/random" 40 53
-grep -q 'staged: the driver does not let' "$work/output" || complain "no line says that data is staged, and why"
+grep -q 'staged: the two GPUs cannot access one another' "$work/output" || complain "no line says that data is staged, and why"
+
+echo "-- B53: slices of one GPU: one address on the bus, two UUIDs, nothing that can be opened"
+HOCCL_EMU_DEVICES=2 HOCCL_EMU_PCI=0000:18:00,0000:18:00 HOCCL_EMU_P2P=0 HOCCL_DEBUG=info pass 100 2 "$multi/random" 40 54
+grep -q 'staged: the two GPUs cannot access one another' "$work/output" || complain "two slices are taken for one GPU"
+
+echo "-- B46: a rank whose first piece of GPU memory cannot be had"
+must_fail 'rank 2 on .* cannot start: .*OUT_OF_MEMORY' 60 2 "$examples/hello" --size 1M : -np 1 \
+    env HOCCL_EMU_FAULT=cuMemCreate#1=CUDA_ERROR_OUT_OF_MEMORY "$examples/hello" --size 1M
+[ "$(grep -c 'rank 2 on .* cannot start\|rank 2: .*OUT_OF_MEMORY' "$work/output")" -ge 1 ] || complain "nobody names rank 2"
 
 echo "-- B55: /dev/shm of 1 MiB"
 if namespaces -m; then

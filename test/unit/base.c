@@ -138,7 +138,7 @@ static void test_unknown_names(void **state)
         const char *name, *words; /* NULL: nothing is said */
     } rows[] = {
         {"HOCCL_TIMOUT", "HOCCL_TIMOUT is no setting of HOCCL: did you mean HOCCL_TIMEOUT?"},
-        {"HOCCL_WAIT_TIME", "did you mean HOCCL_WAIT_TIMEOUT?"},
+        {"HOCCL_WAIT_TIMEOU", "did you mean HOCCL_WAIT_TIMEOUT?"},
         {"HOCCL_debug", NULL /* further than a slip away */},
         {"HOCCL_INITTIMEOUT", "did you mean HOCCL_INIT_TIMEOUT?"},
         {"HOCCL_SOMETHING_QUITE_DIFFERENT", "HOCCL_SOMETHING_QUITE_DIFFERENT is no setting of HOCCL\n"},

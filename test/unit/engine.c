@@ -230,7 +230,7 @@ static void test_slots(void **state)
         n += got;
     assert_int_equal(n, HOCCL_STAGE_SLOTS);
     for (unsigned i = 0; i < n; i++) {
-        CUdeviceptr at = hoccl_stage_address(&s.view, slot[i]);
+        CUdeviceptr at = hoccl_stage_base(&s.view) + slot[i] * hoccl_stage_slot_bytes(s.view.kind);
         assert_true(slot[i] < HOCCL_STAGE_SLOTS && !seen[slot[i]]);
         seen[slot[i]] = true;
         assert_true(at >= (CUdeviceptr)(uintptr_t)area && at + HOCCL_STAGE_BYTES <= (CUdeviceptr)(uintptr_t)area + sizeof area);

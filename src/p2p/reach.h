@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Seeing whether bytes that leave this GPU arrive and come back: drivers say that GPUs can access one another also where an
+ * IOMMU or a switch's access control sends the bytes elsewhere. What is sent are words of the gate's table, in which word i
+ * is i, so neither zeros nor what was there before pass for them. Nothing here needs SMs.
+ *
+ * May block like any copy of the process: call it from the submitter, or while a communicator is made. */
+#ifndef HOCCL_P2P_REACH_H
+#define HOCCL_P2P_REACH_H
+
+#include "stream/gate.h"
+
+#define HOCCL_REACH_LINE 64u
+#define HOCCL_REACH_FIRSTS (65536u - HOCCL_REACH_LINE / 4) /* words with which a line can begin */
+
+struct hoccl_reach {
+    const struct hoccl_gate *gate;
+    struct hoccl_flag_pool *flags;
+    struct hoccl_device_memory memory; /* lines of this GPU */
+    CUstream stream;
+    struct hoccl_flag landing;
+};
+
+/* With `lines` lines. False: it cannot be tried; close it nevertheless. */
+bool hoccl_reach_open(struct hoccl_reach *reach, const struct hoccl_device *device, const struct hoccl_gate *gate,
+                      struct hoccl_flag_pool *flags, int lines);
+void hoccl_reach_close(struct hoccl_reach *reach);
+
+/* Push the line that begins with word `first` to `there`, and pull it back into line i. False: the driver refuses. */
+bool hoccl_reach_try(struct hoccl_reach *reach, uint32_t first, CUdeviceptr there, int i);
+
+/* Does line i begin with word `first` and go on as it should? */
+bool hoccl_reach_right(struct hoccl_reach *reach, int i, uint32_t first);
+
+/* Where line i of some memory is. */
+static inline CUdeviceptr hoccl_reach_line(CUdeviceptr base, int i)
+{
+    return base + (CUdeviceptr)i * HOCCL_REACH_LINE;
+}
+
+#endif
