@@ -82,12 +82,13 @@ void hoccl_gather_refuse(const struct hoccl_gather *g)
     stir(g, false);
 }
 
+/* One that is gone may have said why: that is found when its packet is waited for. */
 static HOCCL_Result post_all(const struct hoccl_gather *g, const void *mine, size_t bytes)
 {
     struct head h = {MAGIC, g->call, g->step, (uint32_t)bytes};
     for (int i = 0; i < g->count; i++) {
         int e = i == g->me ? 0 : post(socket_of(g, i), &h, mine);
-        if (e)
+        if (e && e != EPIPE && e != ECONNRESET)
             return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d %s (%s)", g->name, g->ranks[i],
                               e == EAGAIN ? "takes no part: what it has been told lies unread" : "is gone", strerror(e));
     }

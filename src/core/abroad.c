@@ -73,21 +73,29 @@ static HOCCL_Result check_own(const struct hoccl_comm *c, const struct hoccl_abr
 
 HOCCL_Result hoccl_abroad_open(struct hoccl_comm *comm, const struct hoccl_abroad_peer *peers)
 {
+    char text[HOCCL_ERROR_TEXT];
     bool any = false;
     for (int p = 0; p < comm->size; p++)
         any |= !peers[p].here;
     if (!any)
         return HOCCL_SUCCESS;
     HOCCL_Result r = check_own(comm, peers);
-    if (!r)
-        r = hoccl_gpu_equip_wire(comm->gpu);
-    for (int p = 0; p < comm->size && !r; p++)
-        if (!peers[p].here)
-            r = open_far(comm, p, &peers[p]);
-    return r;
+    if (r)
+        return r;
+    r = hoccl_gpu_equip_wire(comm->gpu);
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    for (int p = 0; p < comm->size; p++) {
+        HOCCL_Result one = peers[p].here ? HOCCL_SUCCESS : open_far(comm, p, &peers[p]);
+        if (r || !one)
+            continue;
+        r = one;
+        snprintf(text, sizeof text, "%s", hoccl_error_text());
+    }
+    return r ? hoccl_fail_again(r, text) : r;
 }
 
-/* How the connections stand: how many are not open yet, and the error of the first that never will be. */
+/* How the connections stand: how many are not open yet, and the error of the first that never will be. One that the peer has
+ * closed again has been open: why it has given up stands in what it sent, which the agreement reads. */
 static HOCCL_Result look(const struct hoccl_comm *c, struct hoccl_names *names, int *missing)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
@@ -97,8 +105,6 @@ static HOCCL_Result look(const struct hoccl_comm *c, struct hoccl_names *names, 
         uint32_t state = far ? hoccl_observe(&far->state) : HOCCL_FAR_OPEN;
         if (!r && state == HOCCL_FAR_BROKEN)
             r = hoccl_fail(HOCCL_ERR_BOOTSTRAP, "connecting to %s: %s", far->name, far->text);
-        else if (!r && state > HOCCL_FAR_OPEN)
-            r = hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s ended or gave up during start-up", far->name);
         if (state >= HOCCL_FAR_OPEN)
             continue;
         ++*missing;

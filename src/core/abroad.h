@@ -43,6 +43,7 @@ struct hoccl_abroad_peer {
     const struct hoccl_endpoint_card *card;
     const char *failure; /* why it has no endpoint */
 };
+/* After an error the others have been opened all the same, so that they can be told. */
 HOCCL_Result hoccl_abroad_open(struct hoccl_comm *comm, const struct hoccl_abroad_peer *peers);
 
 #define HOCCL_REFUSAL ((uint64_t)10000000000) /* ns: how long a rank that cannot go on waits for ranks that it wants to tell */

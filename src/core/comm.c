@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and unmaking a communicator.
+/* Making a communicator; end.c unmakes it.
  *
  *   this rank's GPU, board and listener      (what can fail alone comes before the exchange, so that all hear of it)
  *   ── one exchange: every rank's card ──▶   identities; a rank that failed says why, and all fail with its text
  *   ── the node: sockets and boards ─────▶   evidence of who shares the memory
  *   attach to the progress thread
+ *   ── the GPUs try their access ────────▶   which pairs of the node must go through host memory (probe.c)
  *   ── connections to other nodes ───────▶   (abroad.h)
- *   ── the GPUs try their access ────────▶   which pairs must go through host memory (probe.c)
  *   ── one exchange over all of these ───▶   everyone has got so far, or everyone fails */
 #include "core/comm.h"
 
@@ -27,7 +27,6 @@
 #include <unistd.h>
 
 #define CARD_VERSION 2
-#define ABORT_DRAIN (1 * HOCCL_S)
 
 /* What a rank tells all others at the start. */
 struct card {
@@ -223,8 +222,8 @@ static HOCCL_Result join_boards(struct opening *o)
         peer->board_bytes = (size_t)o->cards[p].board_bytes;
         peer->same_process = o->cards[p].node.process == o->cards[c->rank].node.process && same_host(o, p);
         peer->rank = p;
-        peer->uuid = o->cards[p].uuid;
         peer->card = o->cards[p].node;
+        peer->uuid = o->cards[p].uuid;
         peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
         c->companions |= peer->same_process && p != c->rank;
         peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
@@ -289,58 +288,6 @@ static void say_what_was_chosen(const struct opening *o)
               c->abroad.count ? c->gpu->wire->about : "");
 }
 
-/* A board of this process is used by several of its ranks; the last one to leave unmaps it. */
-static void leave_shared(struct hoccl_board *board, size_t bytes, bool ready)
-{
-    bool registered;
-    if (hoccl_board_leave(board, ready, &registered))
-        hoccl_stage_discard(board, bytes, registered);
-}
-
-static void leave_board(struct hoccl_comm *c, struct hoccl_peer *p)
-{
-    bool ready = hoccl_observe(&p->view.state) == HOCCL_STAGE_READY;
-    if (!p->board || p->board == c->board || p->far)
-        return;
-    if (p->same_process)
-        leave_shared(p->board, p->board_bytes, ready);
-    else
-        hoccl_stage_discard(p->board, p->board_bytes, ready);
-}
-
-static void leave_own_board(struct hoccl_comm *c)
-{
-    bool ready = hoccl_observe(&c->stage.view.state) == HOCCL_STAGE_READY;
-    if (c->peers)
-        ready |= hoccl_observe(&c->peers[c->rank].view.state) == HOCCL_STAGE_READY;
-    leave_shared(c->board, c->board_bytes, ready);
-}
-
-/* Everything but the progress thread's part. */
-static void free_comm(struct hoccl_comm *c)
-{
-    bool pushed = false;
-    if (c->gpu && hoccl_device_enter(&c->gpu->device, &pushed))
-        pushed = false;
-    for (int p = 0; p < c->size && c->peers; p++)
-        leave_board(c, &c->peers[p]);
-    if (c->board)
-        leave_own_board(c);
-    hoccl_device_leave(pushed);
-    if (c->board_fd >= 0)
-        close(c->board_fd);
-    hoccl_abroad_free(c);
-    if (c->links)
-        hoccl_node_disconnect(c->links, c->size);
-    for (int i = 0; i < c->streams_used && c->gpu; i++)
-        hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
-    pthread_mutex_destroy(&c->inbox_lock);
-    free(c->streams);
-    free(c->links);
-    free(c->peers);
-    free(c);
-}
-
 static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **comm)
 {
     struct hoccl_comm *c = hoccl_alloc(sizeof *c, "a communicator");
@@ -362,7 +309,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
     c->links = hoccl_alloc((size_t)c->size * sizeof *c->links, "links");
     c->streams = hoccl_alloc(HOCCL_STREAMS_MAX * sizeof *c->streams, "streams");
     if (!c->peers || !c->links || !c->streams) {
-        free_comm(c);
+        hoccl_comm_free(c);
         return HOCCL_ERR_MEMORY;
     }
     for (int p = 0; p < c->size; p++)
@@ -377,23 +324,18 @@ static HOCCL_Result check_boot(void *boot)
     return ops->check ? ops->check(boot) : HOCCL_SUCCESS;
 }
 
-/* The ranks of this node see whether their GPUs reach one another. */
-static HOCCL_Result probe(struct hoccl_comm *c, struct hoccl_gather g)
+/* The ranks of this node try their GPUs (steps 1 to 3 of the call). */
+static HOCCL_Result probe(struct hoccl_comm *c, struct hoccl_gather g, int *ranks)
 {
-    int *near = hoccl_alloc((size_t)c->size * sizeof *near, "start-up");
-    if (!near)
-        return HOCCL_ERR_MEMORY;
-    g.ranks = near;
-    g.count = 0;
+    g.ranks = ranks;
     for (int p = 0; p < c->size; p++) {
+        if (c->peers[p].far)
+            continue;
         if (p == c->rank)
             g.me = g.count;
-        if (p == c->rank || c->links[p].local)
-            near[g.count++] = p;
+        ranks[g.count++] = p;
     }
-    HOCCL_Result r = g.count > 1 ? hoccl_comm_probe(c, &g) : HOCCL_SUCCESS;
-    free(near);
-    return r;
+    return hoccl_comm_probe(c, &g);
 }
 
 /* Nobody has a communicator that another rank could not make: `so_far` is how this one has fared. */
@@ -405,11 +347,11 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
     int *ranks = hoccl_alloc((size_t)c->size * sizeof *ranks, "start-up");
     char *ready = hoccl_alloc((size_t)c->size, "start-up");
     HOCCL_Result r = so_far;
+    if (!r && ranks)
+        r = probe(c, g, ranks);
     for (g.count = 0; g.count < c->size && ranks; g.count++)
         ranks[g.count] = g.count;
     g.ranks = ranks;
-    if (!r && ranks)
-        r = probe(c, g);
     g.step = 4;
     if (!ranks || !ready)
         r = HOCCL_ERR_MEMORY;
@@ -433,23 +375,33 @@ static HOCCL_Result attach(struct opening *o)
     return r;
 }
 
+/* The first error counts, with its text. */
+static void note(HOCCL_Result *first, char *text, HOCCL_Result r)
+{
+    if (*first || !r)
+        return;
+    *first = r;
+    snprintf(text, HOCCL_ERROR_TEXT, "%s", hoccl_error_text());
+}
+
 /* A rank that fails on the way still goes as far as it takes to tell the others. */
 static HOCCL_Result meet_everyone(struct opening *o)
 {
     char text[HOCCL_ERROR_TEXT];
-    HOCCL_Result r = join_boards(o);
+    HOCCL_Result r = join_boards(o), first = HOCCL_SUCCESS;
     if (!r)
         r = connect_node(o);
-    snprintf(text, sizeof text, "%s", hoccl_error_text());
-    HOCCL_Result abroad = go_abroad(o, r);
-    if (!abroad)
-        abroad = attach(o);
-    if (!abroad)
-        abroad = hoccl_abroad_meet(o->comm, r && HOCCL_REFUSAL < hoccl_settings.init_timeout ? HOCCL_REFUSAL : hoccl_settings.init_timeout,
-                                   check_boot, o->boot);
-    if (r)
-        hoccl_fail_again(r, text);
-    return agree(o, r ? r : abroad);
+    note(&first, text, r);
+    note(&first, text, go_abroad(o, first));
+    r = attach(o);
+    note(&first, text, r);
+    if (!r) {
+        uint64_t limit = first && HOCCL_REFUSAL < hoccl_settings.init_timeout ? HOCCL_REFUSAL : hoccl_settings.init_timeout;
+        note(&first, text, hoccl_abroad_meet(o->comm, limit, check_boot, o->boot));
+    }
+    if (first)
+        hoccl_fail_again(first, text);
+    return agree(o, first);
 }
 
 static HOCCL_Result open_steps(struct opening *o)
@@ -477,8 +429,10 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
     if (r)
         return r;
     r = open_steps(&o);
-    if (!r)
+    if (!r) {
+        hoccl_gpu_settle(o.comm->gpu);
         say_what_was_chosen(&o);
+    }
     hoccl_listener_close(&o.listener);
     free(o.cards);
     if (r) {
@@ -489,105 +443,11 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
             hoccl_proxy_detach(o.comm);
         }
         struct hoccl_gpu *gpu = o.comm->gpu;
-        free_comm(o.comm);
+        hoccl_comm_free(o.comm);
         if (gpu)
             hoccl_gpu_close(gpu);
         return hoccl_fail_again(r, text);
     }
     *comm = o.comm;
     return HOCCL_SUCCESS;
-}
-
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
-
-void hoccl_comm_fail(struct hoccl_comm *comm, HOCCL_Result result)
-{
-    if (!hoccl_take(&comm->failing, 0, 1))
-        return;
-    snprintf(comm->error_text, sizeof comm->error_text, "%.*s", (int)sizeof comm->error_text - 1, hoccl_error_text());
-    hoccl_publish(&comm->error, (uint32_t)result);
-    hoccl_parking_stir();
-    hoccl_proxy_ring(comm);
-}
-
-HOCCL_Result hoccl_comm_error(struct hoccl_comm *comm)
-{
-    HOCCL_Result r = (HOCCL_Result)hoccl_observe(&comm->error);
-    return r ? hoccl_fail_again(r, comm->error_text) : HOCCL_SUCCESS;
-}
-
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
-
-static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoccl_parting how)
-{
-    struct hoccl_gpu *gpu = comm->gpu;
-    char text[HOCCL_ERROR_TEXT];
-    snprintf(text, sizeof text, "%s", hoccl_error_text());
-    if (hoccl_abroad_part(comm, how) && !result) {
-        result = HOCCL_ERR_PEER;
-        snprintf(text, sizeof text, "%s", hoccl_error_text());
-    }
-    hoccl_proxy_detach(comm);
-    if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
-        hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
-    free_comm(comm);
-    HOCCL_Result r = hoccl_gpu_close(gpu);
-    return result ? hoccl_fail_again(result, text) : r;
-}
-
-void hoccl_comm_end_posting(struct hoccl_comm *comm)
-{
-    for (int p = 0; p < comm->size; p++) {
-        struct hoccl_totals *t = &comm->board->ring[p].totals;
-        t->sends = comm->peers[p].sends;
-        t->receives = comm->peers[p].receives;
-        hoccl_publish(&t->final, 1);
-    }
-    hoccl_abroad_end_posting(comm);
-}
-
-HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm)
-{
-    uint64_t nap = 10 * HOCCL_US;
-    while (hoccl_observe(&comm->unfinished) && !hoccl_observe(&comm->error)) {
-        if (hoccl_observe(&comm->abort))
-            return hoccl_fail(HOCCL_ERR_PEER, "another thread has aborted the communicator");
-        hoccl_sleep(nap);
-        nap = nap < HOCCL_MS ? nap * 2 : nap;
-    }
-    return hoccl_comm_error(comm);
-}
-
-HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
-{
-    HOCCL_Result r = hoccl_comm_wait(comm);
-    if (!r)
-        return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_WHOLE);
-    char text[HOCCL_ERROR_TEXT];
-    snprintf(text, sizeof text, "%s", hoccl_error_text());
-    hoccl_comm_abort(comm);
-    return hoccl_fail_again(r, text);
-}
-
-void hoccl_comm_stop(struct hoccl_comm *comm)
-{
-    hoccl_publish(&comm->abort, 1);
-    hoccl_parking_stir();
-    hoccl_proxy_ring(comm);
-}
-
-HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
-{
-    uint64_t begun = hoccl_now();
-    HOCCL_Result r = HOCCL_SUCCESS;
-    hoccl_comm_stop(comm);
-    while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
-        hoccl_sleep(20 * HOCCL_US);
-        if (hoccl_now() - begun > ABORT_DRAIN)
-            return hoccl_fail(HOCCL_ERR_TIMEOUT,
-                              "aborted: every stream has been released, but a peer (or this rank's copy engine) has not stopped "
-                              "within %llu s: the buffers of failed operations may still be written until it ends",
-                              (unsigned long long)(ABORT_DRAIN / HOCCL_S));
-    }
-    return leave(comm, r, HOCCL_PARTING_SOON);
 }

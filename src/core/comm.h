@@ -94,6 +94,9 @@ struct hoccl_comm {
  * a rank cannot take part, every rank fails with that rank's text. */
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm);
 
+/* Everything but the progress thread's part, and the GPU object. */
+void hoccl_comm_free(struct hoccl_comm *c);
+
 /* Wait until every operation has completed or failed: the sticky error; PEER if another thread aborts meanwhile. */
 HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm);
 

@@ -123,13 +123,6 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
     return r;
 }
 
-void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap)
-{
-    gpu->resumed = hoccl_now();
-    hoccl_log(HOCCL_LOG_INFO, "this process has not run for %llu ms: that does not count as standing still",
-              (unsigned long long)(gap / HOCCL_MS));
-}
-
 HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu)
 {
     pthread_mutex_lock(&lock);
@@ -145,12 +138,26 @@ HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu)
     if (r)
         return r;
     pthread_mutex_lock(&lock);
-    r = hoccl_gate_suit_wire(&gpu->gate, &gpu->device, other_gpu(&gpu->device, 0), gpu->users == 1);
+    r = hoccl_wire_equip(gpu->wire);
     if (!r)
-        r = hoccl_wire_equip(gpu->wire);
+        r = hoccl_gate_suit_wire(&gpu->gate, &gpu->device, other_gpu(&gpu->device, 0), gpu->settled);
     pthread_mutex_unlock(&lock);
     hoccl_device_leave(pushed);
     return r;
+}
+
+void hoccl_gpu_settle(struct hoccl_gpu *gpu)
+{
+    pthread_mutex_lock(&lock);
+    gpu->settled = true;
+    pthread_mutex_unlock(&lock);
+}
+
+void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap)
+{
+    gpu->resumed = hoccl_now();
+    hoccl_log(HOCCL_LOG_INFO, "this process has not run for %llu ms: that does not count as standing still",
+              (unsigned long long)(gap / HOCCL_MS));
 }
 
 static void free_memory(struct hoccl_gpu *g)
@@ -185,7 +192,7 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
 {
     if (--g->users)
         return HOCCL_SUCCESS;
-    g->ready = false;
+    g->ready = g->settled = false;
     hoccl_wire_close(g->wire);
     if (!hoccl_submitter_close(&g->submitter, CLOSE_TIMEOUT)) {
         hoccl_list_remove(&g->link);

@@ -18,6 +18,7 @@ struct hoccl_gpu {
     struct hoccl_list link; /* in the process's table */
     int users;              /* communicators; under the table's lock */
     bool ready;             /* its parts below are open; under the table's lock */
+    bool settled;           /* a communicator may be posting: the gate is what it is; under the table's lock */
     struct hoccl_device device;
     struct hoccl_flag_pool flags;
     struct hoccl_gate gate;
@@ -36,12 +37,15 @@ struct hoccl_gpu {
 /* The object of the calling thread's GPU (see hoccl_device_open), made at first use. Errors: DEVICE, MEMORY, SYSTEM. */
 HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
 
-/* Progress thread: the process has not run for `gap` ns, so for that long nothing of it could move. */
-void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap);
-
 /* The GPU's endpoint for ranks of other nodes, whose absence is no error yet; then, once there are such ranks, its pools. */
 HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu);
 HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu);
+
+/* A communicator is about to be given to the caller. */
+void hoccl_gpu_settle(struct hoccl_gpu *gpu);
+
+/* Progress thread: the process has not run for `gap` ns, so for that long nothing of it could move. */
+void hoccl_gpu_forgive(struct hoccl_gpu *gpu, uint64_t gap);
 
 /* One communicator less. With the last one the threads end and the memory is freed; while streams of the process are
  * still parked (in another GPU's communicators) it is kept for the next communicator instead, since freeing would hang;

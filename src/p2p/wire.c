@@ -84,7 +84,8 @@ static HOCCL_Result open_pools(struct hoccl_wire *w)
 
 HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
 {
-    if (wire->open)
+    hoccl_publish(&wire->open, 1);
+    if (wire->equipped)
         return HOCCL_SUCCESS;
     HOCCL_Result r = open_pools(wire);
     if (r)
@@ -98,7 +99,7 @@ HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
         wire->transport->region_remove(wire->endpoint, &wire->out.region);
         return r;
     }
-    hoccl_publish(&wire->open, 1);
+    wire->equipped = true;
     return HOCCL_SUCCESS;
 }
 
@@ -106,11 +107,12 @@ void hoccl_wire_close(struct hoccl_wire *wire)
 {
     if (!wire || !wire->endpoint)
         return;
-    if (wire->open) {
+    if (wire->equipped) {
         wire->transport->region_remove(wire->endpoint, &wire->out.region);
         wire->transport->region_remove(wire->endpoint, &wire->in.region);
     }
     wire->open = 0;
+    wire->equipped = false;
     wire->transport->close(wire->endpoint);
     wire->endpoint = NULL;
 }
@@ -535,7 +537,8 @@ void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now)
         struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
         next = l->next;
         bool waits = far->writing || !hoccl_list_empty(&far->filled);
-        if (waits && now > far->moved_at && now - far->moved_at > hoccl_settings.timeout)
+        uint64_t last = far->moved_at > wire->gpu->resumed ? far->moved_at : wire->gpu->resumed;
+        if (waits && now > last && now - last > hoccl_settings.timeout)
             hoccl_far_broken(far, "the network has not taken anything for %llu s (HOCCL_TIMEOUT), and %u chunks wait for it: the "
                              "peer's process may have been stopped, or its host", (unsigned long long)(hoccl_settings.timeout / HOCCL_S),
                              far->writing);

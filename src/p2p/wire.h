@@ -28,7 +28,8 @@ struct hoccl_wire {
     HOCCL_Result result;
     struct hoccl_gpu *gpu;
     struct hoccl_pool out, in;
-    uint32_t open;               /* 1: the progress thread may use it */
+    uint32_t open;               /* 1: the progress thread may use the endpoint */
+    bool equipped;               /* the pools are there and registered */
     struct hoccl_list fars;      /* connections that have been begun */
     struct hoccl_list filling, emptying; /* slots that the engines have, out and in */
     struct hoccl_list sends;     /* flows with chunks that are granted or will be, oldest first */
@@ -57,7 +58,8 @@ extern enum hoccl_pool_place hoccl_wire_place;
 /* The GPU's endpoint, at the first call; its absence is no error, `card` is empty then. Under the GPU table's lock. */
 HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu);
 
-/* The pools, before the first connection; the same lock, and the context current. */
+/* The pools, before the first connection; the same lock, and the context current. Without them ranks of other nodes can
+ * still be told why. */
 HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire);
 
 /* The threads have ended: the endpoint goes, the pools' memory stays until hoccl_wire_free (only inside

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "p2p/gpu.h"
 #include "p2p/pipe.h"
 
 #include <stdio.h>
@@ -94,8 +95,10 @@ static HOCCL_Result check_silence(const struct hoccl_flow *f)
     const struct hoccl_flow_wire *p = &f->wire;
     const struct hoccl_far *far = f->peer->far;
     uint64_t now = hoccl_now(), last = far->heard_at > p->granted_at ? far->heard_at : p->granted_at;
+    uint64_t resumed = far->wire->gpu->resumed;
     bool theirs = f->is_send ? p->started == p->granted : p->granted > p->arrived;
     char name[160];
+    last = last > resumed ? last : resumed;
     if (!theirs || now < last || now - last <= hoccl_settings.timeout)
         return HOCCL_SUCCESS;
     return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has begun and has been silent for %llu s (HOCCL_TIMEOUT), %llu of %llu bytes "

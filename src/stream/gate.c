@@ -79,11 +79,11 @@ HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device 
     return r;
 }
 
-HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool alone)
+HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool settled)
 {
     if (gate->kind != HOCCL_GATE_H2D)
         return HOCCL_SUCCESS;
-    if (gate->always || !alone || other < 0)
+    if (gate->always || settled || other < 0)
         return hoccl_fail(HOCCL_ERR_UNSUPPORTED,
                           "ranks on other nodes need copies from host memory, and %s keeps those for gates: set "
                           "CUDA_DEVICE_MAX_CONNECTIONS=32 (then there is no gate), or HOCCL_GATE=push",

@@ -42,8 +42,9 @@ HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device 
 void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 
 /* Ranks on other nodes are reached through host memory, by D2H and H2D copies. An H2D gate would stop those: a gate of
- * the library's own choice becomes a push gate if nothing has used it yet (`alone`); else UNSUPPORTED with the ways out. */
-HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool alone);
+ * the library's own choice becomes a push gate while nobody can have used it (not `settled`); else UNSUPPORTED with the
+ * ways out. */
+HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool settled);
 
 /* Does a wait need the gate when `parked` streams of the process wait, this one included? */
 bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked);

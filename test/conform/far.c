@@ -15,32 +15,21 @@
 #include <unistd.h>
 
 #include "base/setting.h"
-#include "../gpu/kernels.h"
+#include "far.h"
 #include "hoccl_cuda.h"
 #include "near.h"
 #include "p2p/wire.h"
-#include "ranks.h"
 
-#define MIB ((size_t)1 << 20)
+pthread_barrier_t meeting;
 
-static pthread_barrier_t meeting;
-
-/* What one rank holds. Freed when nobody's stream waits any more, for cuMemFree waits for those. */
-struct work {
-    size_t room;
-    unsigned char *host;
-    CUdeviceptr out, in;
-    CUstream stream;
-};
-
-static bool work_open(struct rank *r, struct work *w, size_t room)
+bool work_open(struct rank *r, struct work *w, size_t room)
 {
     *w = (struct work){.room = room, .host = malloc(room)};
     return RANK_TRUE(r, w->host) && RANK_CUDA(r, cuMemAlloc(&w->out, room)) && RANK_CUDA(r, cuMemAlloc(&w->in, room)) &&
            RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING));
 }
 
-static void work_close(struct rank *r, struct work *w)
+void work_close(struct rank *r, struct work *w)
 {
     pthread_barrier_wait(&meeting);
     RANK_CUDA(r, cuStreamDestroy(w->stream));
@@ -50,8 +39,6 @@ static void work_close(struct rank *r, struct work *w)
     pthread_barrier_wait(&meeting);
 }
 
-/* A message is a piece of one long noise, which begins where nobody else's does; compared as a whole, since sanitizers make
- * every byte looked at dear. */
 #define NOISE (34 * MIB + (1 << 20))
 static unsigned char noise[NOISE];
 
@@ -66,12 +53,12 @@ static void make_noise(void)
     }
 }
 
-static const unsigned char *message(int from, int to, unsigned key)
+const unsigned char *message(int from, int to, unsigned key)
 {
     return noise + ((unsigned)from * 7919u + (unsigned)to * 104729u + key * 1299709u) % (1u << 20);
 }
 
-static bool same(struct rank *r, const unsigned char *got, const unsigned char *right, size_t n, int from)
+bool same(struct rank *r, const unsigned char *got, const unsigned char *right, size_t n, int from)
 {
     if (!memcmp(got, right, n))
         return true;
@@ -87,7 +74,7 @@ static bool filled_with(struct rank *r, const unsigned char *got, int value, siz
     return !n || RANK_TRUE(r, got[0] == value && !memcmp(got, got + 1, n - 1));
 }
 
-static HOCCL_Result stream_end(struct rank *r, const struct work *w)
+HOCCL_Result stream_end(struct rank *r, const struct work *w)
 {
     HOCCL_Result error = HOCCL_SUCCESS;
     if (!RANK_CUDA(r, cuStreamSynchronize(w->stream)) || !RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)))
@@ -130,7 +117,7 @@ static bool check_all(struct rank *r, struct work *w, size_t n, unsigned key)
     return true;
 }
 
-static void exchange(struct rank *r, struct work *w, size_t n, unsigned key)
+void exchange(struct rank *r, struct work *w, size_t n, unsigned key)
 {
     RANK_OK(r, all_to_all(r, w, n, key));
     check_all(r, w, n, key);
@@ -138,7 +125,7 @@ static void exchange(struct rank *r, struct work *w, size_t n, unsigned key)
 
 /* ---- good and bad weather ---------------------------------------------------------------------------------------- */
 
-static void run(int size, const char *nodes, void (*body)(struct rank *), void *arg, bool bare)
+void far_run(int size, const char *nodes, void (*body)(struct rank *), void *arg, bool bare)
 {
     snprintf(hoccl_settings.test_node, sizeof hoccl_settings.test_node, "%s", nodes);
     pthread_barrier_init(&meeting, NULL, (unsigned)size);
@@ -150,15 +137,16 @@ static void run(int size, const char *nodes, void (*body)(struct rank *), void *
     assert_true(hoccl_wire_counts.sending <= 2);
 }
 
-static const size_t sizes[] = {0, 1, 2, 7, 64, 4097, 65535, 65536, 65537, 524288, 524289, 1048577, 3 * MIB + 1};
+const size_t far_sizes[] = {0, 1, 2, 7, 64, 4097, 65535, 65536, 65537, 524288, 524289, 1048577, 3 * MIB + 1};
 
-static void all_sizes(struct rank *r)
+const size_t far_sizes_count = sizeof far_sizes / sizeof *far_sizes;
+
+void all_sizes(struct rank *r)
 {
     struct work w;
-    size_t n = sizeof sizes / sizeof *sizes;
     if (work_open(r, &w, (size_t)r->size * (4 * MIB)))
-        for (size_t i = 0; i < n && !r->failed; i++)
-            exchange(r, &w, sizes[i], (unsigned)i);
+        for (size_t i = 0; i < far_sizes_count && !r->failed; i++)
+            exchange(r, &w, far_sizes[i], (unsigned)i);
     work_close(r, &w);
 }
 
@@ -166,21 +154,21 @@ static void test_sizes(void **state)
 {
     (void)state;
     near = (struct near_weather){0};
-    run(2, "2", all_sizes, NULL, false);
-    run(4, "2", all_sizes, NULL, false);
-    run(5, "2+3", all_sizes, NULL, false);
-    run(4, "1+3", all_sizes, NULL, false);
+    far_run(2, "2", all_sizes, NULL, false);
+    far_run(4, "2", all_sizes, NULL, false);
+    far_run(5, "2+3", all_sizes, NULL, false);
+    far_run(4, "1+3", all_sizes, NULL, false);
 }
 
 static void test_weather(void **state)
 {
     (void)state;
     near = (struct near_weather){.jitter = 2000};
-    run(3, "3", all_sizes, NULL, false);
+    far_run(3, "3", all_sizes, NULL, false);
     near = (struct near_weather){.refuse = 70};
-    run(3, "3", all_sizes, NULL, false);
+    far_run(3, "3", all_sizes, NULL, false);
     near = (struct near_weather){.delay = 100, .jitter = 500, .refuse = 30};
-    run(4, "2", all_sizes, NULL, false);
+    far_run(4, "2", all_sizes, NULL, false);
     near = (struct near_weather){0};
 }
 
@@ -189,7 +177,7 @@ static void test_wrap(void **state)
 {
     (void)state;
     hoccl_settings.first_sequence = 4294967290u;
-    run(2, "2", all_sizes, NULL, false);
+    far_run(2, "2", all_sizes, NULL, false);
     hoccl_settings.first_sequence = 0;
 }
 
@@ -211,7 +199,7 @@ static void test_counts(void **state)
     near_lanes(before);
     memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
     bool told = hoccl_cuda_sm_work(&sm_before);
-    run(2, "2", large, NULL, false);
+    far_run(2, "2", large, NULL, false);
     if (told && hoccl_cuda_sm_work(&sm_after))
         assert_int_equal(sm_before, sm_after);
     near_lanes(after);
@@ -258,7 +246,7 @@ static void test_incast(void **state)
     (void)state;
     near = (struct near_weather){.jitter = 300};
     memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
-    run(8, "8", to_one, NULL, false);
+    far_run(8, "8", to_one, NULL, false);
     assert_int_equal(hoccl_wire_counts.receiving, 2);
     near = (struct near_weather){0};
 }
@@ -291,7 +279,7 @@ static void test_many(void **state)
 {
     (void)state;
     near = (struct near_weather){.jitter = 100, .refuse = 20};
-    run(3, "3", many, NULL, false);
+    far_run(3, "3", many, NULL, false);
     near = (struct near_weather){0};
 }
 
@@ -333,11 +321,11 @@ static void test_breaks(void **state)
     outcomes[0] = outcomes[1] = 0;
     for (int n = 1; n < most; n += 1 + n / 12) {
         near_break((unsigned)n);
-        run(3, n % 2 ? "3" : "1+2", survive, NULL, true);
+        far_run(3, n % 2 ? "3" : "1+2", survive, NULL, true);
     }
     assert_true(outcomes[1] > 0);
     near_break(0);
-    run(3, "3", survive, NULL, true);
+    far_run(3, "3", survive, NULL, true);
 }
 
 /* One aborts in the middle, the others hear of it. */
@@ -379,8 +367,8 @@ static void test_abort(void **state)
 {
     (void)state;
     near = (struct near_weather){.delay = 300, .jitter = 300};
-    run(3, "3", abort_one, NULL, false);
-    run(3, "1+2", abort_one, NULL, false);
+    far_run(3, "3", abort_one, NULL, false);
+    far_run(3, "1+2", abort_one, NULL, false);
     near = (struct near_weather){0};
 }
 
@@ -414,10 +402,10 @@ static void test_stall(void **state)
     (void)state;
     near = (struct near_weather){.delay = 200};
     hoccl_settings.timeout = 1000000000;
-    run(2, "2", stall, NULL, false);
+    far_run(2, "2", stall, NULL, false);
     hoccl_settings.timeout = 30000000000;
     near_stall(false);
-    run(2, "2", all_sizes, NULL, false);
+    far_run(2, "2", all_sizes, NULL, false);
 }
 
 /* Different counts: both ends say so, with both values. */
@@ -442,7 +430,7 @@ static void differ(struct rank *r)
 static void test_mismatch(void **state)
 {
     (void)state;
-    run(2, "2", differ, NULL, false);
+    far_run(2, "2", differ, NULL, false);
 }
 
 /* A peer that leaves without posting: an error, not a hang; and what it has sent before still comes. */
@@ -474,140 +462,9 @@ static void leave_early(struct rank *r)
 static void test_leave(void **state)
 {
     (void)state;
-    run(2, "2", leave_early, NULL, false);
+    far_run(2, "2", leave_early, NULL, false);
     near = (struct near_weather){.delay = 2000};
-    run(2, "2", leave_early, NULL, false);
-    near = (struct near_weather){0};
-}
-
-/* ---- communicators ------------------------------------------------------------------------------------------------ */
-
-/* Even and odd ranks, then in reverse order; each part has ranks of both nodes. */
-static void split(struct rank *r)
-{
-    HOCCL_Comm whole = r->comm, part = HOCCL_COMM_NULL;
-    struct work w;
-    if (work_open(r, &w, 4 * (2 * MIB))) {
-        RANK_OK(r, HOCCL_CommSplit(whole, r->rank % 2, -r->rank, &part));
-        struct rank half = *r;
-        half.comm = part;
-        RANK_OK(r, HOCCL_CommRank(part, &half.rank));
-        RANK_OK(r, HOCCL_CommSize(part, &half.size));
-        RANK_TRUE(r, half.size == 2 && half.rank == 1 - r->rank / 2);
-        exchange(&half, &w, MIB + 5, 4);
-        RANK_TRUE(r, !half.failed);
-        exchange(r, &w, 70001, 8);
-        RANK_OK(r, HOCCL_CommDestroy(part));
-    }
-    work_close(r, &w);
-}
-
-static void test_split(void **state)
-{
-    (void)state;
-    run(4, "2+2", split, NULL, false);
-}
-
-/* Made and unmade again and again, nothing is kept. */
-static void come_and_go(struct rank *r)
-{
-    HOCCL_UniqueId *ids = r->arg;
-    for (int i = 0; i < (getenv("LONG_TESTS") ? 1000 : 30) && !r->failed; i++) {
-        HOCCL_Comm comm;
-        if (!r->rank && !i)
-            *ids = r->id;
-        else if (!r->rank)
-            RANK_OK(r, HOCCL_GetUniqueId(ids));
-        pthread_barrier_wait(&meeting);
-        HOCCL_UniqueId id = *ids;
-        pthread_barrier_wait(&meeting);
-        if (RANK_OK(r, HOCCL_CommInitRank(&comm, r->size, id, r->rank)))
-            RANK_OK(r, HOCCL_CommDestroy(comm));
-    }
-}
-
-static void test_come_and_go(void **state)
-{
-    HOCCL_UniqueId id;
-    int descriptors = 0, threads = 0;
-    (void)state;
-    run(3, "3", come_and_go, &id, true);
-    ranks_hold(&descriptors, &threads);
-    run(3, "3", come_and_go, &id, true);
-    assert_true(ranks_settle(descriptors, threads));
-}
-
-/* Slots on another GPU, carried by copy engines, while every thread slot of every SM is held: push, write, pull. */
-static void with_sms_held(struct rank *r)
-{
-    struct work w;
-    CUmodule module;
-    CUfunction hold;
-    CUstream k;
-    int sms = 0;
-    unsigned long long ns = 10000000000;
-    void *args[] = {&ns};
-    bool held = work_open(r, &w, (size_t)r->size * (4 * MIB)) && RANK_CUDA(r, cuModuleLoadData(&module, kernels_ptx)) &&
-                RANK_CUDA(r, cuModuleGetFunction(&hold, module, "hold")) &&
-                RANK_CUDA(r, cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, r->rank)) &&
-                RANK_CUDA(r, cuStreamCreate(&k, CU_STREAM_NON_BLOCKING));
-    size_t n = sizeof sizes / sizeof *sizes, row = sizes[n - 1] + 67;
-    memset(w.host, 0, w.room);
-    for (int p = 0; p < r->size; p++)
-        memcpy(w.host + (size_t)p * row + 1, message(r->rank, p, 7), sizes[n - 1]);
-    RANK_CUDA(r, cuMemcpyHtoD(w.out, w.host, w.room));
-    RANK_CUDA(r, cuStreamSynchronize(NULL));
-    pthread_barrier_wait(&meeting);
-    if (held)
-        RANK_CUDA(r, cuLaunchKernel(hold, (unsigned)sms * 2, 1, 1, 1024, 1, 1, 0, k, args, NULL));
-    pthread_barrier_wait(&meeting);
-    for (size_t i = 0; i < n && !r->failed; i++) {
-        RANK_OK(r, HOCCL_GroupStart());
-        for (int d = 1; d < r->size; d++) {
-            int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
-            RANK_OK(r, HOCCL_Send((void *)(w.out + (size_t)to * row + 1), sizes[i], HOCCL_BYTE, to, r->comm, w.stream));
-            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)from * row + 1), sizes[i], HOCCL_BYTE, from, r->comm, w.stream));
-        }
-        RANK_OK(r, HOCCL_GroupEnd());
-        RANK_OK(r, stream_end(r, &w));
-    }
-    RANK_TRUE(r, cuStreamQuery(k) == CUDA_ERROR_NOT_READY); /* else it has proved nothing */
-    RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
-    for (int p = 0; p < r->size; p++)
-        if (p != r->rank)
-            same(r, w.host + (size_t)p * row + 1, message(p, r->rank, 7), sizes[n - 1], p);
-    RANK_CUDA(r, cuStreamSynchronize(k));
-    work_close(r, &w);
-}
-
-static void test_slots_on_gpus(void **state)
-{
-    uint64_t before = 0, after = 0;
-    (void)state;
-    near = (struct near_weather){.on_gpu = true};
-    hoccl_wire_place = HOCCL_POOL_GPU;
-    bool told = hoccl_cuda_sm_work(&before);
-    run(2, "2", all_sizes, NULL, false);
-    run(3, "1+2", all_sizes, NULL, false);
-    if (told && hoccl_cuda_sm_work(&after))
-        assert_int_equal(before, after);
-    run(2, "2", with_sms_held, NULL, false);
-    near = (struct near_weather){0};
-    hoccl_wire_place = HOCCL_POOL_HOST;
-}
-
-static void cannot_start(struct rank *r)
-{
-    HOCCL_Comm comm;
-    RANK_FAILS(r, HOCCL_CommInitRank(&comm, r->size, r->id, r->rank), HOCCL_ERR_BOOTSTRAP, "the test lets no endpoint open");
-}
-
-static void test_no_endpoint(void **state)
-{
-    (void)state;
-    near = (struct near_weather){.fail_open = true};
-    run(2, "2", cannot_start, NULL, true);
-    run(2, "", all_sizes, NULL, false); /* within a node none is needed */
+    far_run(2, "2", leave_early, NULL, false);
     near = (struct near_weather){0};
 }
 
@@ -617,7 +474,7 @@ int main(void)
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_weather), cmocka_unit_test(test_wrap),
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint),
+        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint), cmocka_unit_test(test_one_cannot),
         cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_slots_on_gpus),
     };
     make_noise();

@@ -408,6 +408,11 @@ static int near_lane_counts(const struct hoccl_connection *c, struct hoccl_lane_
 static HOCCL_Result near_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)
 {
     (void)e;
+    pthread_mutex_lock(&lock);
+    bool bad = near.fail_region && !--near.fail_region;
+    pthread_mutex_unlock(&lock);
+    if (bad)
+        return hoccl_fail(HOCCL_ERR_MEMORY, "the test lets this region not be registered");
     if (near.on_gpu)
         let_in((CUdeviceptr)(uintptr_t)source->address, source->bytes);
     *region = (struct hoccl_region){.key = {(uint64_t)(uintptr_t)source->address, KEY}};

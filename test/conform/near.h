@@ -17,6 +17,7 @@ struct near_weather {
     unsigned refuse;      /* of 100 calls of message and write so many are refused */
     unsigned break_after; /* so many messages and writes from now the connection of the next one breaks; 0: never */
     bool on_gpu;          /* slots are GPU memory, and a copy engine of the GPU they leave carries them */
+    unsigned fail_region; /* the n-th region from now cannot be registered; 0: all can */
     bool fail_open;       /* no endpoint can be opened */
     uint32_t stalled;     /* nothing is delivered (near_stall) */
 };

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator's error, its end, and what is freed then. (comm.c makes it.) */
+#include "core/comm.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/proxy.h"
+#include "stream/parking.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ABORT_DRAIN (1 * HOCCL_S)
+
+/* A board of this process is used by several of its ranks; the last one to leave unmaps it. */
+static void leave_shared(struct hoccl_board *board, size_t bytes, bool ready)
+{
+    bool registered;
+    if (hoccl_board_leave(board, ready, &registered))
+        hoccl_stage_discard(board, bytes, registered);
+}
+
+static void leave_board(struct hoccl_comm *c, struct hoccl_peer *p)
+{
+    bool ready = hoccl_observe(&p->view.state) == HOCCL_STAGE_READY;
+    if (!p->board || p->board == c->board || p->far)
+        return;
+    if (p->same_process)
+        leave_shared(p->board, p->board_bytes, ready);
+    else
+        hoccl_stage_discard(p->board, p->board_bytes, ready);
+}
+
+static void leave_own_board(struct hoccl_comm *c)
+{
+    bool ready = hoccl_observe(&c->stage.view.state) == HOCCL_STAGE_READY;
+    if (c->peers)
+        ready |= hoccl_observe(&c->peers[c->rank].view.state) == HOCCL_STAGE_READY;
+    leave_shared(c->board, c->board_bytes, ready);
+}
+
+void hoccl_comm_free(struct hoccl_comm *c)
+{
+    bool pushed = false;
+    if (c->gpu && hoccl_device_enter(&c->gpu->device, &pushed))
+        pushed = false;
+    for (int p = 0; p < c->size && c->peers; p++)
+        leave_board(c, &c->peers[p]);
+    if (c->board)
+        leave_own_board(c);
+    hoccl_device_leave(pushed);
+    if (c->board_fd >= 0)
+        close(c->board_fd);
+    hoccl_abroad_free(c);
+    if (c->links)
+        hoccl_node_disconnect(c->links, c->size);
+    for (int i = 0; i < c->streams_used && c->gpu; i++)
+        hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
+    pthread_mutex_destroy(&c->inbox_lock);
+    free(c->streams);
+    free(c->links);
+    free(c->peers);
+    free(c);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+void hoccl_comm_fail(struct hoccl_comm *comm, HOCCL_Result result)
+{
+    if (!hoccl_take(&comm->failing, 0, 1))
+        return;
+    snprintf(comm->error_text, sizeof comm->error_text, "%.*s", (int)sizeof comm->error_text - 1, hoccl_error_text());
+    hoccl_publish(&comm->error, (uint32_t)result);
+    hoccl_parking_stir();
+    hoccl_proxy_ring(comm);
+}
+
+HOCCL_Result hoccl_comm_error(struct hoccl_comm *comm)
+{
+    HOCCL_Result r = (HOCCL_Result)hoccl_observe(&comm->error);
+    return r ? hoccl_fail_again(r, comm->error_text) : HOCCL_SUCCESS;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+
+static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoccl_parting how)
+{
+    struct hoccl_gpu *gpu = comm->gpu;
+    char text[HOCCL_ERROR_TEXT];
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    if (hoccl_abroad_part(comm, how) && !result) {
+        result = HOCCL_ERR_PEER;
+        snprintf(text, sizeof text, "%s", hoccl_error_text());
+    }
+    hoccl_proxy_detach(comm);
+    if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
+        hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
+    hoccl_comm_free(comm);
+    HOCCL_Result r = hoccl_gpu_close(gpu);
+    return result ? hoccl_fail_again(result, text) : r;
+}
+
+void hoccl_comm_end_posting(struct hoccl_comm *comm)
+{
+    for (int p = 0; p < comm->size; p++) {
+        struct hoccl_totals *t = &comm->board->ring[p].totals;
+        t->sends = comm->peers[p].sends;
+        t->receives = comm->peers[p].receives;
+        hoccl_publish(&t->final, 1);
+    }
+    hoccl_abroad_end_posting(comm);
+}
+
+HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm)
+{
+    uint64_t nap = 10 * HOCCL_US;
+    while (hoccl_observe(&comm->unfinished) && !hoccl_observe(&comm->error)) {
+        if (hoccl_observe(&comm->abort))
+            return hoccl_fail(HOCCL_ERR_PEER, "another thread has aborted the communicator");
+        hoccl_sleep(nap);
+        nap = nap < HOCCL_MS ? nap * 2 : nap;
+    }
+    return hoccl_comm_error(comm);
+}
+
+HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
+{
+    HOCCL_Result r = hoccl_comm_wait(comm);
+    if (!r)
+        return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_WHOLE);
+    char text[HOCCL_ERROR_TEXT];
+    snprintf(text, sizeof text, "%s", hoccl_error_text());
+    hoccl_comm_abort(comm);
+    return hoccl_fail_again(r, text);
+}
+
+void hoccl_comm_stop(struct hoccl_comm *comm)
+{
+    hoccl_publish(&comm->abort, 1);
+    hoccl_parking_stir();
+    hoccl_proxy_ring(comm);
+}
+
+HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
+{
+    uint64_t begun = hoccl_now();
+    HOCCL_Result r = HOCCL_SUCCESS;
+    hoccl_comm_stop(comm);
+    while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
+        hoccl_sleep(20 * HOCCL_US);
+        if (hoccl_now() - begun > ABORT_DRAIN)
+            return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                              "aborted: every stream has been released, but a peer (or this rank's copy engine) has not stopped "
+                              "within %llu s: the buffers of failed operations may still be written until it ends",
+                              (unsigned long long)(ABORT_DRAIN / HOCCL_S));
+    }
+    return leave(comm, r, HOCCL_PARTING_SOON);
+}

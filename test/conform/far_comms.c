@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators over several nodes: split, made again and again, not made; and their slots in another place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../gpu/kernels.h"
+#include "far.h"
+#include "hoccl_cuda.h"
+#include "near.h"
+#include "p2p/wire.h"
+
+static int failures[2]; /* ranks that failed with another's error, with their own */
+
+/* Even and odd ranks, then in reverse order; each part has ranks of both nodes. */
+static void split(struct rank *r)
+{
+    HOCCL_Comm whole = r->comm, part = HOCCL_COMM_NULL;
+    struct work w;
+    if (work_open(r, &w, 4 * (2 * MIB))) {
+        RANK_OK(r, HOCCL_CommSplit(whole, r->rank % 2, -r->rank, &part));
+        struct rank half = *r;
+        half.comm = part;
+        RANK_OK(r, HOCCL_CommRank(part, &half.rank));
+        RANK_OK(r, HOCCL_CommSize(part, &half.size));
+        RANK_TRUE(r, half.size == 2 && half.rank == 1 - r->rank / 2);
+        exchange(&half, &w, MIB + 5, 4);
+        RANK_TRUE(r, !half.failed);
+        exchange(r, &w, 70001, 8);
+        RANK_OK(r, HOCCL_CommDestroy(part));
+    }
+    work_close(r, &w);
+}
+
+void test_split(void **state)
+{
+    (void)state;
+    far_run(4, "2+2", split, NULL, false);
+}
+
+/* Made and unmade again and again, nothing is kept. */
+static void come_and_go(struct rank *r)
+{
+    HOCCL_UniqueId *ids = r->arg;
+    for (int i = 0; i < (getenv("LONG_TESTS") ? 1000 : 30) && !r->failed; i++) {
+        HOCCL_Comm comm;
+        if (!r->rank && !i)
+            *ids = r->id;
+        else if (!r->rank)
+            RANK_OK(r, HOCCL_GetUniqueId(ids));
+        pthread_barrier_wait(&meeting);
+        HOCCL_UniqueId id = *ids;
+        pthread_barrier_wait(&meeting);
+        if (RANK_OK(r, HOCCL_CommInitRank(&comm, r->size, id, r->rank)))
+            RANK_OK(r, HOCCL_CommDestroy(comm));
+    }
+}
+
+void test_come_and_go(void **state)
+{
+    HOCCL_UniqueId id;
+    int descriptors = 0, threads = 0;
+    (void)state;
+    far_run(3, "3", come_and_go, &id, true);
+    ranks_hold(&descriptors, &threads);
+    far_run(3, "3", come_and_go, &id, true);
+    assert_true(ranks_settle(descriptors, threads));
+}
+
+/* Slots on another GPU, carried by copy engines, while every thread slot of every SM is held: push, write, pull. */
+static void with_sms_held(struct rank *r)
+{
+    struct work w;
+    CUmodule module;
+    CUfunction hold;
+    CUstream k;
+    int sms = 0;
+    unsigned long long ns = 10000000000;
+    void *args[] = {&ns};
+    bool held = work_open(r, &w, (size_t)r->size * (4 * MIB)) && RANK_CUDA(r, cuModuleLoadData(&module, kernels_ptx)) &&
+                RANK_CUDA(r, cuModuleGetFunction(&hold, module, "hold")) &&
+                RANK_CUDA(r, cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, r->rank)) &&
+                RANK_CUDA(r, cuStreamCreate(&k, CU_STREAM_NON_BLOCKING));
+    size_t n = far_sizes_count, last = far_sizes[n - 1], row = last + 67;
+    memset(w.host, 0, w.room);
+    for (int p = 0; p < r->size; p++)
+        memcpy(w.host + (size_t)p * row + 1, message(r->rank, p, 7), last);
+    RANK_CUDA(r, cuMemcpyHtoD(w.out, w.host, w.room));
+    RANK_CUDA(r, cuStreamSynchronize(NULL));
+    pthread_barrier_wait(&meeting);
+    if (held)
+        RANK_CUDA(r, cuLaunchKernel(hold, (unsigned)sms * 2, 1, 1, 1024, 1, 1, 0, k, args, NULL));
+    pthread_barrier_wait(&meeting);
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        RANK_OK(r, HOCCL_GroupStart());
+        for (int d = 1; d < r->size; d++) {
+            int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
+            RANK_OK(r, HOCCL_Send((void *)(w.out + (size_t)to * row + 1), far_sizes[i], HOCCL_BYTE, to, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Recv((void *)(w.in + (size_t)from * row + 1), far_sizes[i], HOCCL_BYTE, from, r->comm, w.stream));
+        }
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+    }
+    RANK_TRUE(r, cuStreamQuery(k) == CUDA_ERROR_NOT_READY); /* else it has proved nothing */
+    RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+    for (int p = 0; p < r->size; p++)
+        if (p != r->rank)
+            same(r, w.host + (size_t)p * row + 1, message(p, r->rank, 7), last, p);
+    RANK_CUDA(r, cuStreamSynchronize(k));
+    work_close(r, &w);
+}
+
+void test_slots_on_gpus(void **state)
+{
+    uint64_t before = 0, after = 0;
+    (void)state;
+    near = (struct near_weather){.on_gpu = true};
+    hoccl_wire_place = HOCCL_POOL_GPU;
+    bool told = hoccl_cuda_sm_work(&before);
+    far_run(2, "2", all_sizes, NULL, false);
+    far_run(3, "1+2", all_sizes, NULL, false);
+    if (told && hoccl_cuda_sm_work(&after))
+        assert_int_equal(before, after);
+    far_run(2, "2", with_sms_held, NULL, false);
+    near = (struct near_weather){0};
+    hoccl_wire_place = HOCCL_POOL_HOST;
+}
+
+/* Registration fails on one rank: every rank fails, at once and with its text. */
+static void one_cannot(struct rank *r)
+{
+    HOCCL_Comm comm;
+    HOCCL_Result e = HOCCL_CommInitRank(&comm, r->size, r->id, r->rank);
+    RANK_TRUE(r, e == HOCCL_ERR_MEMORY || e == HOCCL_ERR_BOOTSTRAP);
+    if (!RANK_TRUE(r, strstr(HOCCL_GetLastError(), "the test lets this region not be registered")))
+        printf("rank %d: %s\n", r->rank, HOCCL_GetLastError());
+    __atomic_add_fetch(&failures[e == HOCCL_ERR_MEMORY], 1, __ATOMIC_RELAXED);
+}
+
+void test_one_cannot(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n <= 6; n++) {
+        failures[0] = failures[1] = 0;
+        near = (struct near_weather){.fail_region = n};
+        far_run(3, "3", one_cannot, NULL, true);
+        assert_int_equal(failures[0], 2);
+        assert_int_equal(failures[1], 1);
+    }
+    near = (struct near_weather){0};
+    far_run(3, "3", all_sizes, NULL, false);
+}
+
+static void cannot_start(struct rank *r)
+{
+    HOCCL_Comm comm;
+    RANK_FAILS(r, HOCCL_CommInitRank(&comm, r->size, r->id, r->rank), HOCCL_ERR_BOOTSTRAP, "the test lets no endpoint open");
+}
+
+void test_no_endpoint(void **state)
+{
+    (void)state;
+    near = (struct near_weather){.fail_open = true};
+    far_run(2, "2", cannot_start, NULL, true);
+    far_run(2, "", all_sizes, NULL, false); /* within a node none is needed */
+    near = (struct near_weather){0};
+}
+
