@@ -10,7 +10,8 @@ usage: ./quickstart.sh [check] [--no-install] [--help]
 
   (nothing)     install missing packages, build in build/, exchange data between 2 and 4 ranks
   check         install, build and run all tests: plain, address and thread sanitizer trees, style checks;
-                the last line says how many passed, failed and were skipped
+                the last line says how many passed, failed and were skipped. The first time it downloads a Linux
+                kernel (110 MB, kept in build/guest) that a virtual machine with software RDMA runs
   --no-install  do not install anything: name what is missing and stop
 
 On machines with two or more GPUs the ranks use them; else they use emulated GPUs and say so.
@@ -21,7 +22,8 @@ END
 # What a build needs, and what the tests need besides (names of Debian 12 and Ubuntu packages).
 build_packages="build-essential autoconf automake libtool pkg-config openmpi-bin libpmix-dev libhwloc-dev
 libibverbs-dev libjansson-dev"
-check_packages="libcmocka-dev codespell shellcheck clang-format iproute2"
+check_packages="libcmocka-dev codespell shellcheck clang-format iproute2
+qemu-system-x86 ibverbs-providers cpio kmod xz-utils zstd"
 
 jobs=$(nproc)
 passed=0 failed=0 skipped=0
@@ -238,6 +240,7 @@ check() {
     install_packages "$build_packages $check_packages" || { fail "packages"; return 1; }
     generate || { fail "configure could not be generated"; return 1; }
     mpi_environment
+    export GUEST_CACHE=$PWD/build/guest # one kernel for all trees
     check_tree build --enable-werror
     check_tree build-asan --enable-werror --with-sanitizer=address "CFLAGS=-O1 -g"
     check_tree build-tsan --enable-werror --with-sanitizer=thread "CFLAGS=-O1 -g"

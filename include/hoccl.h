@@ -167,7 +167,8 @@ HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
 /* All ranks call the same collective with matching arguments, in the same order. Each is one group of flows on one
  * stream and behaves as a Send and a Recv do: nothing waits, errors found later are sticky, a difference between ranks
  * is a MISMATCH on both ends. Inside a group they join it. Counts and displacements are elements of datatype; buffers
- * are what HOCCL_Send takes. A flow of 0 elements still shakes hands. Reductions need SMs and do not
+ * are what HOCCL_Send takes. A flow of 0 elements still shakes hands. Ranks that are threads of one process leave a
+ * collective together, so none of them may wait for work that comes behind it on another's stream. Reductions need SMs and do not
  * exist here. Errors at the call: as HOCCL_Send, and ARGUMENT for a root that is no rank, NULL arrays, and buffers that
  * overlap in another way than "in place" allows. */
 
@@ -213,6 +214,20 @@ HOCCL_API HOCCL_Result HOCCL_Scatter(const void *sendbuf, void *recvbuf, size_t 
 HOCCL_API HOCCL_Result HOCCL_Scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *displs, void *recvbuf,
                                       size_t recvcount, HOCCL_Datatype datatype, int root, HOCCL_Comm comm,
                                       HOCCL_Stream stream);
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------------- */
+
+/* At least `bytes` of memory of the GPU of the calling thread's current context (without one: of device 0, whose primary
+ * context is made current), which every other process can open and a NIC can reach, where GPU and driver allow: so the
+ * best that a buffer of HOCCL_Send can be. Rounded up to the driver's granularity (2 MiB). The other GPUs that this process
+ * sees may access it too, where they can reach it. 0 bytes: *ptr is NULL. The content is undefined. Needs no HOCCL_Init.
+ * Counterparts: ncclMemAlloc, MPI_Alloc_mem. Errors: ARGUMENT (NULL), MEMORY (the GPU has not so much), DEVICE. */
+HOCCL_API HOCCL_Result HOCCL_MemAlloc(void **ptr, size_t bytes);
+
+/* Free what HOCCL_MemAlloc gave, from any thread; NULL is nothing. It waits for nothing, unlike cuMemFree: no operation and
+ * no work on a stream may still use the memory. Counterparts: ncclMemFree, MPI_Free_mem.
+ * Errors: ARGUMENT (not the address of memory of HOCCL_MemAlloc), DEVICE. */
+HOCCL_API HOCCL_Result HOCCL_MemFree(void *ptr);
 
 /* ---- Errors and version ---------------------------------------------------------------------------------------- */
 

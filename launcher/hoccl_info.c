@@ -70,6 +70,8 @@ int main(int argc, char **argv)
     /* Settings first: HOCCL_TOPO_FILE and HOCCL_DEBUG count for what follows. */
     if (!o.file && info_process(document))
         status = 1;
+    if (!o.file)
+        info_rdma(document);
     if (info_machine(document, o.file)) {
         fprintf(stderr, "hoccl-info: %s\n", hoccl_error_text());
         status = 1;

@@ -13,6 +13,9 @@ int info_machine(json_t *document, const char *file);
 /* Add "transports", "settings", "channels", "limits" and "launcher"; −1: a setting cannot be read. */
 int info_process(json_t *document);
 
+/* Add "rdma": the ports of RDMA devices with their addresses, and which of them HOCCL would use. */
+void info_rdma(json_t *document);
+
 /* Print the document for people. */
 void info_print(const json_t *document);
 

@@ -124,6 +124,35 @@ static void print_nics(const json_t *document)
         printf("  none with RDMA\n");
 }
 
+/* A port, the addresses in its table, and a star at the one that HOCCL uses. */
+static void print_port(const json_t *port, bool used)
+{
+    const json_t *gid, *chosen = json_object_get(port, "gid");
+    size_t i;
+    printf("  %s:%lld%s%s%s  %s, %s, MTU %lld, LID %lld%s\n", text(port, "device"),
+           json_integer_value(json_object_get(port, "port")), *text(port, "interface") ? " (" : "", text(port, "interface"),
+           *text(port, "interface") ? ")" : "", text(port, "layer"),
+           json_is_true(json_object_get(port, "active")) ? "active" : "down",
+           json_integer_value(json_object_get(port, "mtu")), json_integer_value(json_object_get(port, "lid")),
+           used ? ", used" : "");
+    json_array_foreach(json_object_get(port, "gids"), i, gid)
+        printf("    %c GID %lld  %-10s  %s\n", json_equal(json_object_get(gid, "index"), chosen) ? '*' : ' ',
+               json_integer_value(json_object_get(gid, "index")), text(gid, "type"), text(gid, "address"));
+}
+
+static void print_rdma(const json_t *document)
+{
+    const json_t *rdma = json_object_get(document, "rdma"), *used = json_object_get(rdma, "used"), *port;
+    size_t i;
+    if (!rdma)
+        return;
+    printf("\nRDMA\n");
+    json_array_foreach(json_object_get(rdma, "ports"), i, port)
+        print_port(port, json_is_integer(used) && json_integer_value(used) == (json_int_t)i);
+    if (text(rdma, "error"))
+        printf("  not usable: %s\n", text(rdma, "error"));
+}
+
 /* A cell of a matrix: what stands there in one word. */
 static const char *cell(const json_t *value, bool diagonal)
 {
@@ -255,6 +284,7 @@ void info_print(const json_t *document)
     print_topology(document);
     print_gpus(document);
     print_nics(document);
+    print_rdma(document);
     print_paths(document);
     print_transports(document);
     print_channels(document);

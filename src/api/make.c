@@ -102,11 +102,23 @@ static void *run_in_thread(void *arg)
 
 /* ---- making them all --------------------------------------------------------------------------------------------- */
 
+/* In this thread. The context may be another one by now than at the call. */
+static void run_here(struct making *m)
+{
+    CUcontext now = NULL;
+    bool other = m->context && !hoccl_driver.CtxGetCurrent(&now) && now != m->context;
+    if (other)
+        hoccl_driver.CtxPushCurrent(m->context);
+    run(m);
+    if (other)
+        hoccl_driver.CtxPopCurrent(&now);
+}
+
 /* Each in a thread; one alone in this thread: it behaves as outside a group. */
 static void run_all(void)
 {
     if (first == last) {
-        run(first);
+        run_here(first);
         return;
     }
     for (struct making *m = first; m; m = m->next) {

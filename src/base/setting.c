@@ -52,6 +52,8 @@ static const struct row table[] = {
      "TCP ports to listen on, as FIRST-LAST (empty: any that is free)"},
     {"HOCCL_LANES", NUMBER, &hoccl_settings.lanes, "0", NULL,
      "sockets or queue pairs for the data of a connection, at most 16 (0: chosen)"},
+    {"HOCCL_VERBS", TEXT, hoccl_settings.verbs, "", NULL,
+     "how RDMA queue pairs are made, as gid=3,pkey=0,tc=106,sl=3,timeout=18,retry=6,rnr=6,mtu=4096"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
      "for tests: break the executor, so that a test can show that it notices"},

@@ -21,6 +21,7 @@
     X(DeviceGetUuid, "cuDeviceGetUuid_v2", (CUuuid *, CUdevice))                                                       \
     X(DeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, CUdevice))                                               \
     X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice))                                       \
+    X(DeviceGetAttribute, "cuDeviceGetAttribute", (int *, CUdevice_attribute, CUdevice))                               \
     X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))                                     \
     X(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext *))                                                                 \
     X(CtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                                                   \

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "transport/listen.h"
 #include "transport/tcp_dial.h"
 #include "transport/tcp_wire.h"
 
@@ -380,74 +381,12 @@ void hoccl_tcp_door_step(struct tcp_door *door)
 
 /* ---- the listener ------------------------------------------------------------------------------------------------ */
 
-/* HOCCL_PORTS: "" any, "first-last", "port". */
-static HOCCL_Result read_ports(unsigned *first, unsigned *last)
-{
-    char end;
-    const char *t = hoccl_settings.ports;
-    *first = *last = 0;
-    if (!*t)
-        return HOCCL_SUCCESS;
-    int n = sscanf(t, "%5u-%5u%c", first, last, &end);
-    if (n == 1 && strspn(t, "0123456789") == strlen(t))
-        *last = *first;
-    else if (n != 2)
-        *first = 0;
-    if (!*first || *first > *last || *last > 65535)
-        return hoccl_fail(HOCCL_ERR_ARGUMENT, "HOCCL_PORTS=%s cannot be read: it takes FIRST-LAST, two ports from 1 to 65535", t);
-    return HOCCL_SUCCESS;
-}
-
-/* A socket of both families where the host has IPv6, else of IPv4. */
-static int listen_on(unsigned port)
-{
-    int one = 1, zero = 0;
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = in6addr_any};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool is_six = fd >= 0 && !setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    if (!is_six) {
-        if (fd >= 0)
-            close(fd);
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    }
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, is_six ? (struct sockaddr *)&six : (struct sockaddr *)&four, is_six ? sizeof six : sizeof four) ||
-        listen(fd, 4096)) {
-        int e = errno;
-        close(fd);
-        errno = e;
-        return -1;
-    }
-    return fd;
-}
-
 static HOCCL_Result open_listener(struct tcp_door *door)
 {
-    unsigned first, last, start = 0;
-    HOCCL_Result r = read_ports(&first, &last);
-    if (r)
-        return r;
-    if (getrandom(&start, sizeof start, 0) != sizeof start)
-        start = 0;
-    unsigned count = last - first + 1;
-    for (unsigned i = 0; i < count && door->fd < 0; i++)
-        door->fd = listen_on(first + (start + i) % count);
-    if (door->fd < 0 && first)
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "HOCCL_PORTS=%s: no port of these can be listened on (%m): each GPU of a node and "
-                          "process needs one", hoccl_settings.ports);
-    if (door->fd < 0)
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "TCP: listening on any port: %m");
-    struct sockaddr_storage a;
-    socklen_t n = sizeof a;
-    if (getsockname(door->fd, (struct sockaddr *)&a, &n))
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "TCP: getsockname: %m");
-    door->port = ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port : ((struct sockaddr_in6 *)&a)->sin6_port);
-    if (!hoccl_tcp_loop_watch(door->loop, door->fd, EPOLLIN, &door->source))
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "TCP: epoll: %m");
-    return HOCCL_SUCCESS;
+    HOCCL_Result r = hoccl_listen(&door->fd, &door->port);
+    if (!r && !hoccl_tcp_loop_watch(door->loop, door->fd, EPOLLIN, &door->source))
+        r = hoccl_fail(HOCCL_ERR_SYSTEM, "TCP: epoll: %m");
+    return r;
 }
 
 HOCCL_Result hoccl_tcp_door_open(struct tcp_loop *loop, struct tcp_door **out)

@@ -139,6 +139,9 @@ struct hoccl_transport {
     /* false: no room now; try again after the next event. Writes whose bytes overlap at the peer are not in flight together. */
     bool (*message)(struct hoccl_connection *connection, const void *bytes, size_t count);
     bool (*write)(struct hoccl_connection *connection, const struct hoccl_write *write);
+    /* NULL: not needed. For memory of a GPU that says that writes over RDMA need one (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_
+     * ORDERING): what has ARRIVED in the region before is there for every reader when WRITTEN(tag) comes. false: no room now. */
+    bool (*flush)(struct hoccl_connection *connection, const struct hoccl_region *region, size_t offset, uint64_t tag);
     /* Has everything that was given left this process's care (acknowledged, or with the kernel)? */
     bool (*idle)(const struct hoccl_connection *connection);
     /* Good order: what was given still arrives if idle() was true; else it is cut off. Any state; frees it. Never waits

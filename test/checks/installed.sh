@@ -12,6 +12,14 @@ make -s -C "$top_builddir" install DESTDIR="$work/root" >"$work/output" 2>&1 </d
 for page in man3/HOCCL_Send.3 man7/hoccl.7; do
     find "$work/root" -path "*/$page" | grep -q . || complain "$page is not installed"
 done
+# The two names of NCCL's stand-in find libhoccl beside them, wherever they have been moved to.
+for name in libhoccl_nccl.so hoccl/nccl/libnccl.so.2; do
+    file=$(find "$work/root" -path "*/lib*/$name")
+    [ -n "$file" ] || complain "$name is not installed"
+    ldd "$file" >"$work/output" 2>&1 || complain "$name does not load"
+    grep -q 'libhoccl.so.0 => ' "$work/output" || complain "$name does not ask for libhoccl"
+    grep -q 'libhoccl.so.0 => not found' "$work/output" && complain "$name does not find libhoccl"
+done
 pc=$(find "$work/root" -name hoccl.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 LD_LIBRARY_PATH=$(pkg-config --define-prefix --variable=libdir hoccl)

@@ -276,6 +276,29 @@ static void test_group(void **state)
         ok(HOCCL_CommDestroy(comm[i]));
 }
 
+/* One alone in a group belongs to the GPU that was current at its call, not to the one at the group's end. */
+static void test_group_of_one(void **state)
+{
+    HOCCL_UniqueId id;
+    HOCCL_Comm comm = HOCCL_COMM_NULL;
+    CUcontext now;
+    int device = -1;
+
+    (void)state;
+    ok(HOCCL_GetUniqueId(&id));
+    cuCtxSetCurrent(context[3]);
+    ok(HOCCL_GroupStart());
+    ok(HOCCL_CommInitRank(&comm, 1, id, 0));
+    cuCtxSetCurrent(context[1]);
+    ok(HOCCL_GroupEnd());
+    ok(HOCCL_CommDevice(comm, &device));
+    assert_int_equal(device, 3);
+    assert_int_equal(cuCtxGetCurrent(&now), CUDA_SUCCESS);
+    assert_ptr_equal(now, context[1]);
+    ok(HOCCL_CommDestroy(comm));
+    cuCtxSetCurrent(NULL);
+}
+
 static void test_group_without_contexts(void **state)
 {
     HOCCL_Comm comm[3] = {HOCCL_COMM_NULL};
@@ -350,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_two),
         cmocka_unit_test(test_two_streams),
         cmocka_unit_test(test_group),
+        cmocka_unit_test(test_group_of_one),
         cmocka_unit_test(test_group_without_contexts),
         cmocka_unit_test(test_group_fails),
         cmocka_unit_test(test_group_half),

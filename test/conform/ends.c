@@ -11,9 +11,20 @@
 const struct hoccl_transport *transport;
 uint8_t test_cookie[16] = "a test's cookie";
 
+/* The devices that TEST_NICS names ("rxe0 rxe1"), in turn; NULL: the transport's own choice. */
+static const char *next_nic(void)
+{
+    static char nic[2][32];
+    static unsigned turn;
+    const char *both = getenv("TEST_NICS");
+    if (!both || sscanf(both, "%31s %31s", nic[0], nic[1]) != 2)
+        return NULL;
+    return nic[turn++ % 2];
+}
+
 void end_open(struct end *end)
 {
-    struct hoccl_endpoint_wish wish = {.bell = &end->bell};
+    struct hoccl_endpoint_wish wish = {.bell = &end->bell, .nic = next_nic()};
     memset(end, 0, sizeof *end);
     memcpy(wish.cookie, test_cookie, sizeof wish.cookie);
     HOCCL_Result r = transport->open(&wish, &end->endpoint, &end->card);

@@ -65,7 +65,7 @@ void case_backpressure(void)
         end_poll(&x);
     }
     printf("  %u messages and %u writes before the peer looked\n", messages, writes);
-    CHECK(!transport->idle(a.connection), "idle with writes refused");
+    CHECK(messages && (writes || !strcmp(transport->name, "verbs")), "nothing was taken"); /* there both share receives */
     UNTIL(&x, &y, b.messages == messages && b.arrived == writes && a.written == writes && transport->idle(a.connection));
     close_pair(&a, &b);
     buffer_close(&f);

@@ -96,7 +96,7 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
 }
 
 # No GPU is no failure.
-gives 0 driver.kind=none driver.usable=false driver.error='*' gpus=#0 transports.0.available=false nics='*' -- HOCCL_DEVICE=emu \
+gives 0 driver.kind=none driver.usable=false driver.error='*' gpus=#0 transports.0.available=false nics='*' rdma.ports='*' -- HOCCL_DEVICE=emu \
     HOCCL_EMU_DEVICES=0 HOCCL_TOPO_FILE="$data/no-gpu.xml"
 says 'not usable: ' HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=0
 gives 0 driver.kind=none gpus=#4 gpus.0.name=null gpus.0.symmetric=1 -- HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=0 \

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory for the application: of the kind that every path of HOCCL can use, found again by its address. */
+#ifndef HOCCL_DEVICE_BUFFER_H
+#define HOCCL_DEVICE_BUFFER_H
+
+#include "device/device.h"
+
+/* At least `bytes` (not 0) of the device's memory. Errors: MEMORY, DEVICE. */
+HOCCL_Result hoccl_buffer_open(const struct hoccl_device *device, size_t bytes, void **address);
+
+/* Unmap and forget. Errors: ARGUMENT (no buffer begins there), DEVICE. */
+HOCCL_Result hoccl_buffer_close(void *address);
+
+#endif

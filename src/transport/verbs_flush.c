@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flush: where a GPU does not order what RDMA writes before what it reads later, the card reads a byte of that memory back.
+ * The read goes over the bus behind the writes, and its answer is back when they are done. It needs a queue pair of the
+ * endpoint to itself, made at the first flush; the byte goes into a slot that nobody looks at. */
+#include "transport/verbs.h"
+
+#include "base/error.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The card is its own peer: nothing here waits. */
+static bool make_loop(struct hoccl_endpoint *e)
+{
+    struct hoccl_queue *q;
+    const char *step;
+    if (hoccl_queue_make(e, NULL, HOCCL_LOOP, &q))
+        return false;
+    struct hoccl_offer own = hoccl_offer_of_port(e);
+    own.number[0] = q->qp->qp_num;
+    own.sequence[0] = q->sequence;
+    if (!hoccl_queue_connect(q, &own, &own, 0, &step)) {
+        hoccl_fail(HOCCL_ERR_DEVICE, "%s connects no queue pair to itself (to %s): %s", e->port.here.device, step,
+                   strerror(errno));
+        hoccl_queue_free(q);
+        return false;
+    }
+    e->loop = q;
+    return true;
+}
+
+bool hoccl_verbs_flush(struct hoccl_connection *c, const struct hoccl_region *region, size_t offset, uint64_t tag)
+{
+    struct hoccl_endpoint *e = c->endpoint;
+    const struct ibv_mr *mr = region->own;
+    if (c->state != HOCCL_VERBS_JOINED)
+        return false;
+    if (!e->loop && !make_loop(e)) {
+        hoccl_connection_fail(c, "%s: what arrives cannot be flushed: %s", c->name, hoccl_error_text());
+        return false;
+    }
+    int slot = hoccl_queue_room(e->loop, 1) ? hoccl_slots_take(&e->sends) : -1;
+    if (slot < 0)
+        return false;
+    struct ibv_sge sge = hoccl_slots_sge(&e->sends, slot, 1);
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_READ,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.rdma = {region->key.address + offset, mr->rkey}};
+    struct hoccl_flight f = {.kind = HOCCL_FLIGHT_FLUSH, .slot = slot, .tag = tag, .connection = c};
+    int status = hoccl_queue_post(e->loop, &wr, f);
+    if (!status)
+        return true;
+    hoccl_slots_give(&e->sends, slot);
+    hoccl_connection_fail(c, "%s: what arrives cannot be flushed: %s", c->name, strerror(status));
+    return false;
+}
+
+void hoccl_flush_forget(const struct hoccl_connection *c)
+{
+    struct hoccl_queue *q = c->endpoint->loop;
+    for (uint32_t i = q ? q->first : 0; q && i != q->next; i++)
+        if (q->flights[i % q->depth].connection == c)
+            q->flights[i % q->depth].connection = NULL;
+}

@@ -1,0 +1,35 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The transport verbs over Soft-RoCE: in a guest (guest.sh) with two devices as two nodes, the suite of all transports and what only
+# verbs can be asked. With LONG_TESTS=1 every case with all rounds.
+set -u
+here=${top_srcdir:?}/test/rdma programs=${top_builddir:?}/test/conform
+# The packages' emulation answers late: a queue pair has to wait longer than it would for a card.
+export HOCCL_VERBS=timeout=18 TEST_NICS="rxe0 rxe1"
+suite="describe before_join other_transport join_timeout join_nobody close_any cookie messages backpressure sizes many threads lanes
+connections regions region_threads close_busy both_close bell quiet"
+own="device parts mtu credits lanes lane_faults memlock registration stale_key flush sleep quiet no_srq peer_killed_busy peer_killed_idle gid_change
+link_down_idle link_down_busy"
+limit=280
+if grep -q __asan_init "$programs/verbs"; then # slower by half; the long copies say nothing more there
+    suite=${suite/ sizes many/}
+    suite=${suite/ lanes/}
+fi
+if [ -n "${LONG_TESTS:-}" ]; then
+    suite="$suite close_idle cycles"
+    own="$own sizes crowd again"
+    limit=2900
+fi
+
+# in_guest: what runs there; the first fault ends it.
+in_guest() {
+    # shellcheck disable=SC2086 # lists of words
+    timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own
+}
+
+if [ "${1:-}" = inside ]; then
+    in_guest
+    exit
+fi
+# The guest sees this folder read-only and is told the builds' place by the environment.
+exec "$here/guest.sh" -t $limit "$here/verbs.sh" inside
