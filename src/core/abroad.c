@@ -249,6 +249,7 @@ void hoccl_abroad_step(struct hoccl_comm *comm)
     struct hoccl_abroad *a = &comm->abroad;
     if (!a->count || hoccl_peek(&a->parted))
         return;
+    uint32_t parting = hoccl_observe(&a->parting); /* before what was said before it is looked for */
     if (!a->begun)
         begin(comm);
     carry(comm);
@@ -256,7 +257,6 @@ void hoccl_abroad_step(struct hoccl_comm *comm)
         say_final(comm);
     if (!comm->failed)
         look_for_losses(comm);
-    uint32_t parting = hoccl_observe(&a->parting);
     if (parting)
         part(comm, parting);
 }

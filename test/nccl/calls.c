@@ -4,6 +4,7 @@
  * what can be asked, registration, memory, errors and their texts, what is refused.
  */
 #include "kit.h"
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -346,9 +347,8 @@ static void *watch(void *argument)
 {
     struct bench *b = argument;
     ncclResult_t error = ncclSuccess;
-    for (int i = 0; i < 100000 && error == ncclSuccess; i++)
-        if (ncclCommGetAsyncError(b->comm, &error))
-            break;
+    for (int i = 0; i < 200000 && error == ncclSuccess && !ncclCommGetAsyncError(b->comm, &error); i++)
+        usleep(100);
     RANK_TRUE(b->rank, error == ncclInvalidUsage);
     RANK_TRUE(b->rank, strstr(ncclGetLastError(b->comm), "bytes"));
     return NULL;
