@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # mpirun over two fake hosts (hosts.sh): ranks of both, in blocks, uneven and round robin; every example verifies its bytes;
 # a killed rank is an error on the other that names it.
+# shellcheck disable=SC2317 # the case is called by its name
 set -u
 : "${top_builddir:?}" "${top_srcdir:?}"
 # shellcheck source=test/hosts/hosts.sh
