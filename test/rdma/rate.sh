@@ -9,9 +9,9 @@ export HOCCL_VERBS=timeout=18 TEST_NICS="rxe0 rxe1"
 # perftest BYTES COUNT QUEUES: MiB/s of ib_write_bw.
 perftest() {
     local options=(-x 1 -F -s "$1" -n "$2" -q "$3" -u 18 -p $((port++)))
-    ib_write_bw -d rxe1 "${options[@]}" >/dev/null 2>&1 &
-    sleep 1
-    timeout 120 ib_write_bw -d rxe0 "${options[@]}" 10.77.0.2 2>&1 | awk -v s="$1" '$1 == s { print $4 }'
+    timeout 60 ib_write_bw -d rxe1 "${options[@]}" >/dev/null 2>&1 &
+    sleep 3
+    timeout 60 ib_write_bw -d rxe0 "${options[@]}" 10.77.0.2 2>&1 | awk -v s="$1" '$1 == s { print $4 }'
     wait
 }
 
