@@ -7,20 +7,29 @@
 #include "device/driver.h"
 #include "stream/gate.h"
 #include "stream/parking.h"
+#include "transport/tcp_address.h"
+#include "transport/transport.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-/* [{"name", "reach", "available", "why"}] */
+static json_t *transport(const char *name, const char *reach, bool available)
+{
+    return json_pack("{s:s, s:s, s:b, s:o}", "name", name, "reach", reach, "available", available, "why",
+                     info_string(available ? NULL : hoccl_error_text()));
+}
+
+/* [{"name", "reach", "available", "why"}]: what could carry data here; "why" not. */
 static json_t *transports(void)
 {
-    HOCCL_Result r = hoccl_driver_load();
-    static const char later[] = "not in this version";
-    return json_pack("[{s:s, s:s, s:b, s:o}, {s:s, s:s, s:b, s:s}, {s:s, s:s, s:b, s:s}]", "name", "copy engines",
-                     "reach", "within a node", "available", !r, "why", info_string(r ? "no usable driver" : NULL),
-                     "name", "verbs", "reach", "across nodes", "available", 0, "why", later, "name", "tcp", "reach",
-                     "across nodes", "available", 0, "why", later);
+    struct tcp_interfaces interfaces;
+    json_t *all = json_array();
+    json_array_append_new(all, transport("copy engines", "within a node", !hoccl_driver_load()));
+    json_array_append_new(all, transport("verbs", "across nodes", hoccl_transport_has_rdma()));
+    json_array_append_new(all, transport("tcp", "across nodes",
+                                         !hoccl_tcp_interfaces_read(hoccl_settings.nic, NULL, &interfaces)));
+    return all;
 }
 
 /* [{"name", "default", "value", "about"}] */

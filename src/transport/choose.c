@@ -9,8 +9,7 @@
 
 #include <stdlib.h>
 
-/* Is there an active RDMA port that HOCCL_NIC allows? The error says why not. */
-static bool has_rdma(void)
+bool hoccl_transport_has_rdma(void)
 {
     struct hoccl_port_view *views = NULL;
     int n = hoccl_port_list(&views);
@@ -23,14 +22,14 @@ const struct hoccl_transport *hoccl_transport_choose(void)
 {
     switch (hoccl_settings.net) {
     case HOCCL_NET_AUTO:
-        if (has_rdma())
+        if (hoccl_transport_has_rdma())
             return &hoccl_transport_verbs;
         hoccl_log(HOCCL_LOG_INFO, "TCP between nodes: %s", hoccl_error_text());
         return &hoccl_transport_tcp;
     case HOCCL_NET_TCP:
         return &hoccl_transport_tcp;
     case HOCCL_NET_VERBS:
-        return has_rdma() ? &hoccl_transport_verbs : NULL;
+        return hoccl_transport_has_rdma() ? &hoccl_transport_verbs : NULL;
     }
     return NULL;
 }

@@ -169,4 +169,7 @@ extern const struct hoccl_transport hoccl_transport_verbs;
  * that it names is not in this build or cannot work here. */
 const struct hoccl_transport *hoccl_transport_choose(void);
 
+/* Is there an active RDMA port that HOCCL_NIC allows? The error text says why not. */
+bool hoccl_transport_has_rdma(void);
+
 #endif

@@ -64,7 +64,7 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
         'distances.gpu_gpu.0.1=same switch' 'distances.gpu_gpu.0.2=across the system' distances.gpu_gpu.0.0=null \
         'distances.gpu_nic.3.1=same switch' nics=#2 nics.0.name=mlx5_0 nics.0.pci=0000:1b:00.0 nics.0.numa=0 \
         nics.0.ports=2 nics.0.active_ports=1 nics.0.gpus=2 'transports.0.name=copy engines' transports.0.available=true \
-        transports.1.available=false transports.2.available=false settings_error=null settings.0.name=HOCCL_DEBUG \
+        transports.1.name=verbs transports.1.reach='across nodes' transports.2.name=tcp transports.2.available=true settings_error=null settings.0.name=HOCCL_DEBUG \
         settings.0.value=null settings.0.default=warn settings.0.about='*' limits.memlock='*' limits.open_files.now='*' \
         limits.dev_shm.needed=false launcher.name=none launcher.hint='*' channels.variable=CUDA_DEVICE_MAX_CONNECTIONS \
         channels.value=32 channels.gate_from=null -- $recorded
