@@ -167,8 +167,7 @@ HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
 /* All ranks call the same collective with matching arguments, in the same order. Each is one group of flows on one
  * stream and behaves as a Send and a Recv do: nothing waits, errors found later are sticky, a difference between ranks
  * is a MISMATCH on both ends. Inside a group they join it. Counts and displacements are elements of datatype; buffers
- * are what HOCCL_Send takes. A flow of 0 elements still shakes hands. Ranks that are threads of one process leave a
- * collective together, so none of them may wait for work that comes behind it on another's stream. Reductions need SMs and do not
+ * are what HOCCL_Send takes. A flow of 0 elements still shakes hands. Reductions need SMs and do not
  * exist here. Errors at the call: as HOCCL_Send, and ARGUMENT for a root that is no rank, NULL arrays, and buffers that
  * overlap in another way than "in place" allows. */
 

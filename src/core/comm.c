@@ -225,7 +225,6 @@ static HOCCL_Result join_boards(struct opening *o)
         peer->card = o->cards[p].node;
         peer->uuid = o->cards[p].uuid;
         peer->same_gpu = !memcmp(&o->cards[p].uuid, &o->cards[c->rank].uuid, sizeof o->cards[p].uuid);
-        c->companions |= peer->same_process && p != c->rank;
         peer->same_object = peer->same_process && o->cards[p].context == o->cards[c->rank].context;
         if (p == c->rank)
             peer->board = c->board;
@@ -302,7 +301,6 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
     hoccl_list_init(&c->busy_streams);
     hoccl_list_init(&c->watched);
     hoccl_list_init(&c->running);
-    hoccl_list_init(&c->leaving);
     hoccl_list_init(&c->draining);
     pthread_mutex_init(&c->inbox_lock, NULL);
     c->peers = hoccl_alloc((size_t)c->size * sizeof *c->peers, "peers");

@@ -23,7 +23,7 @@ struct hoccl_comm_stream {
 /* One group's part in one communicator: its turns on streams, its flows. Made by the calling thread, then owned by the
  * progress thread, which frees it.
  *
- *   POSTED ──every stream has reached it──▶ RUNNING ──every flow done──▶ LEAVING ──▶ released, freed
+ *   POSTED ──every stream has reached it──▶ RUNNING ──every flow done──▶ released, freed
  *                                              └──the communicator fails──▶ released, DRAINING ──quiet──▶ freed */
 struct hoccl_op_turn {
     struct hoccl_turn turn;
@@ -33,13 +33,10 @@ struct hoccl_op_turn {
 };
 
 struct hoccl_op {
-    struct hoccl_list link; /* comm->inbox, then comm->leaving or comm->draining */
+    struct hoccl_list link; /* comm->inbox, then comm->draining */
     int turns, flows;
     int reached;    /* turns that their stream has reached */
     int unfinished; /* flows */
-    uint64_t collective; /* LEAVING: the last one it holds */
-    uint64_t since;      /* LEAVING: since when it waits, ns */
-    bool warned;
     struct hoccl_op_turn *turn;
     struct hoccl_flow *flow;
 };
@@ -78,8 +75,6 @@ struct hoccl_comm {
     struct hoccl_list busy_streams; /* streams that hold an operation */
     struct hoccl_list watched;  /* those of them whose first turn has not been reached */
     struct hoccl_list running;  /* flows */
-    struct hoccl_list leaving;  /* ops with collectives that other ranks of this process have not ended yet */
-    bool companions;            /* there are other ranks of it in this process; constant */
     struct hoccl_list draining; /* ops of a failed communicator with something still moving */
     bool failed;                /* the failure has been carried out */
 

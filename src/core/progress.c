@@ -4,11 +4,7 @@
  *   inbox ──▶ turns queue up behind their stream ──start flag──▶ flows run ──all done──▶ end flags
  *
  * Only the first turn of a stream can be reached next, so only it is watched. A group that spans streams runs when all
- * of them have arrived, and all are released together.
- *
- * Ranks of one process leave a collective together. Else the thread of one that has ended could free memory or load a
- * module, which waits for every parked stream of the process and stops its copies, also those that the others need to
- * end theirs (fact 3 of doc/architecture.md). */
+ * of them have arrived, and all are released together. */
 #include "core/progress.h"
 
 #include "base/clock.h"
@@ -19,8 +15,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-
-#define WARN_AFTER (60 * HOCCL_S)
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 {
@@ -125,80 +119,6 @@ static void fail_flows(struct hoccl_comm *comm, HOCCL_Result r)
     hoccl_comm_fail(comm, r == HOCCL_ERR_MISMATCH ? r : hoccl_fail_again(r, text));
 }
 
-static uint64_t last_collective(const struct hoccl_op *op)
-{
-    uint64_t last = 0;
-    for (int i = 0; i < op->flows; i++)
-        last = op->flow[i].header.operation > last ? op->flow[i].header.operation : last;
-    return last;
-}
-
-/* Every flow of the operation is done. */
-static void finish(struct hoccl_comm *comm, struct hoccl_op *op)
-{
-    op->collective = comm->companions ? last_collective(op) : 0;
-    if (op->collective) {
-        hoccl_board_say_collective(comm->board, op->collective);
-        op->since = hoccl_now();
-        hoccl_list_append(&comm->leaving, &op->link);
-        return;
-    }
-    release(comm, op);
-    free_op(comm, op);
-}
-
-/* A rank of this process that has not ended the operation's collective; NULL if there is none. */
-static const struct hoccl_peer *companion_inside(const struct hoccl_comm *comm, const struct hoccl_op *op)
-{
-    for (int p = 0; p < comm->size; p++) {
-        const struct hoccl_peer *peer = &comm->peers[p];
-        if (peer->same_process && p != comm->rank && !hoccl_board_past_collective(peer->board, op->collective))
-            return peer;
-    }
-    return NULL;
-}
-
-/* As a flow does that waits for its peer: it lives, so it is no fault unless the user says so. */
-static HOCCL_Result check_patience(struct hoccl_op *op, const struct hoccl_peer *companion)
-{
-    uint64_t waited = hoccl_now() - op->since;
-    if (hoccl_settings.wait_timeout && waited > hoccl_settings.wait_timeout)
-        return hoccl_fail(HOCCL_ERR_TIMEOUT,
-                          "rank %d, of this process, has not ended its part of collective %llu for %llu s (HOCCL_WAIT_TIMEOUT)",
-                          companion->rank, (unsigned long long)op->collective, (unsigned long long)(waited / HOCCL_S));
-    if (waited > WARN_AFTER && !op->warned) {
-        op->warned = true;
-        hoccl_log(HOCCL_LOG_WARN, "collective %llu: waiting for rank %d, of this process, for %llu s; it lives and has not ended "
-                  "its part, or not posted it", (unsigned long long)op->collective, companion->rank,
-                  (unsigned long long)(waited / HOCCL_S));
-    }
-    return HOCCL_SUCCESS;
-}
-
-static bool leave_together(struct hoccl_comm *comm)
-{
-    struct hoccl_list *l, *next;
-    bool moved = false;
-    for (l = comm->leaving.next; l != &comm->leaving; l = next) {
-        struct hoccl_op *op = hoccl_entry(l, struct hoccl_op, link);
-        const struct hoccl_peer *companion = companion_inside(comm, op);
-        next = l->next;
-        if (companion) {
-            HOCCL_Result r = check_patience(op, companion);
-            if (r) {
-                hoccl_comm_fail(comm, r);
-                return true;
-            }
-            continue;
-        }
-        hoccl_list_remove(l);
-        release(comm, op);
-        free_op(comm, op);
-        moved = true;
-    }
-    return moved;
-}
-
 static bool run_flows(struct hoccl_comm *comm)
 {
     struct hoccl_list *l, *next;
@@ -217,8 +137,10 @@ static bool run_flows(struct hoccl_comm *comm)
         if (f->state != HOCCL_FLOW_DONE)
             continue;
         hoccl_list_remove(&f->link);
-        if (!--op->unfinished)
-            finish(comm, op);
+        if (--op->unfinished)
+            continue;
+        release(comm, op);
+        free_op(comm, op);
     }
     return any;
 }
@@ -241,7 +163,6 @@ static void let_go(struct hoccl_comm *comm)
         hoccl_handshake_release_all(&hoccl_entry(l, struct hoccl_comm_stream, busy)->handshake);
     hoccl_list_init(&comm->watched);
     hoccl_list_init(&comm->running);
-    hoccl_list_init(&comm->leaving);
     while (!hoccl_list_empty(&comm->busy_streams)) {
         struct hoccl_comm_stream *s = hoccl_entry(comm->busy_streams.next, struct hoccl_comm_stream, busy);
         give_up(comm, hoccl_entry(s->queue.next, struct hoccl_op_turn, link)->op);
@@ -315,7 +236,6 @@ bool hoccl_comm_step(struct hoccl_comm *comm)
     bool moved = accept_new(comm);
     moved |= watch_streams(comm);
     moved |= run_flows(comm);
-    moved |= leave_together(comm);
     return moved;
 }
 

@@ -190,19 +190,6 @@ enum hoccl_board_state hoccl_board_state(const struct hoccl_board *board)
     return hoccl_observe(&board->status.state);
 }
 
-/* Collectives on several streams may end out of order: the highest number stays. */
-void hoccl_board_say_collective(struct hoccl_board *board, uint64_t number)
-{
-    if ((int32_t)((uint32_t)number - hoccl_peek(&board->status.collective)) > 0)
-        hoccl_publish(&board->status.collective, (uint32_t)number);
-}
-
-bool hoccl_board_past_collective(const struct hoccl_board *board, uint64_t number)
-{
-    return (int32_t)(hoccl_observe(&board->status.collective) - (uint32_t)number) >= 0 ||
-           hoccl_board_state(board) != HOCCL_BOARD_OPEN;
-}
-
 void hoccl_board_say_quiet(struct hoccl_board *board)
 {
     hoccl_publish(&board->status.quiet, 1);

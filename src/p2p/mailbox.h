@@ -139,7 +139,6 @@ struct hoccl_board_status {
     uint32_t state; /* enum hoccl_board_state; published after the text */
     uint32_t quiet; /* 1: after FAILED or ABORTED, nothing of the owner's is moving into other ranks' memory any more */
     char text[HOCCL_STATUS_TEXT]; /* why, when FAILED */
-    uint32_t collective; /* low half of the number of the last collective whose flows have all ended at the owner */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 /* What the owner has posted with one peer when it will post no more (HOCCL_Finalize, HOCCL_CommDestroy): a flow of the
@@ -192,9 +191,6 @@ bool hoccl_board_leave(struct hoccl_board *board, bool ready, bool *registered);
 
 /* The owner says how it is; the first FAILED text stays. */
 void hoccl_board_say(struct hoccl_board *board, enum hoccl_board_state state, const char *text);
-/* The owner's part of the collective has ended; has it, or has the owner ended itself? */
-void hoccl_board_say_collective(struct hoccl_board *board, uint64_t number);
-bool hoccl_board_past_collective(const struct hoccl_board *board, uint64_t number);
 /* The owner's sends have come to rest after a failure; has the owner come to rest, whatever its state? */
 void hoccl_board_say_quiet(struct hoccl_board *board);
 bool hoccl_board_quiet(const struct hoccl_board *board);
