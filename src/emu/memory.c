@@ -220,7 +220,7 @@ CUresult cuMemFreeHost(void *p)
     struct emu_range *range = emu_range_at(at);
     if (!range || range->base != at || range->kind != EMU_HOST_ALLOC)
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
-    emu_hazard_take(NULL);
+    emu_hazard_take(range->ctx->dev); /* the streams of its own GPU (measured) */
     range = emu_range_at(at);
     if (range && range->base == at) {
         size_t size = range->size;

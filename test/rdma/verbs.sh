@@ -24,7 +24,17 @@ fi
 # in_guest: what runs there; the first fault ends it.
 in_guest() {
     # shellcheck disable=SC2086 # lists of words
-    timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own
+    timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own &&
+        ranks "$top_builddir/examples/hello" --size 700001 --rounds 1 && ranks "$top_builddir/test/multi/random" 10 31
+}
+
+# ranks COMMAND…: a job of two ranks with emulated GPUs, which take themselves to be on two nodes.
+ranks() {
+    HOCCL_DEVICE=emu HOCCL_NET=verbs HOCCL_TEST_NODE=2 HOCCL_DEBUG=info timeout -k 5 100 mpirun -np 2 "$@" >/tmp/ranks 2>&1
+    local status=$?
+    grep -v 'ranks by' /tmp/ranks
+    grep -q 'over the network: it is on another node (.*): verbs' /tmp/ranks || return 1
+    return $status
 }
 
 if [ "${1:-}" = inside ]; then

@@ -200,9 +200,51 @@ static void test_unregister_waits(void **state)
     check(*state, "cuMemHostUnregister", CU_STREAM_NON_BLOCKING, true, "write", false);
 }
 
+/* Calls that free or load for one GPU do not wait for the parked streams of another (measured: gpu/free_elsewhere). */
+struct elsewhere {
+    struct emu_test *t;
+    CUdeviceptr mem;
+    void *host;
+    uint32_t left;
+};
+
+static void *elsewhere_thread(void *arg)
+{
+    struct elsewhere *e = arg;
+    CUmodule m;
+    OK(cuCtxSetCurrent(e->t->ctx[1]));
+    OK(cuMemFree(e->mem));
+    OK(cuMemFreeHost(e->host));
+    OK(cuModuleLoadData(&m, hold_ptx));
+    OK(cuModuleUnload(m));
+    store(&e->left, 1);
+    return NULL;
+}
+
+static void test_other_gpu(void **state)
+{
+    struct emu_test *t = *state;
+    struct elsewhere e = {.t = t};
+    CUstream parked = new_stream();
+    pthread_t thread;
+    OK(cuCtxSetCurrent(t->ctx[1]));
+    OK(cuMemAlloc(&e.mem, MIB));
+    OK(cuMemHostAlloc(&e.host, 4096, 0));
+    OK(cuCtxSetCurrent(t->ctx[0]));
+    store(t->flag, 0);
+    OK(cuStreamWaitValue32(parked, t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    pthread_create(&thread, NULL, elsewhere_thread, &e);
+    bool returned = becomes(&e.left, 1, LONG_NS);
+    store(t->flag, 1);
+    pthread_join(thread, NULL);
+    assert_true(returned);
+    OK(cuStreamDestroy(parked));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_other_gpu),
         cmocka_unit_test(test_calls_that_hold_the_lock),
         cmocka_unit_test(test_what_hangs_meanwhile),
         cmocka_unit_test(test_what_passes_meanwhile),
