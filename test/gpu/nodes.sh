@@ -40,5 +40,5 @@ sockets() {
     two "small" 20 ./sendrecv_perf -b 8 -e 1M -f 8 -n 20 -w 2 -c 1
     sockets "NCCL as it comes" 30 ./nccl_rate sendrecv 16777216 268435456 4
     NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=2 sockets "NCCL, 8 sockets" 30 ./nccl_rate sendrecv 16777216 268435456 4
-    [ ! -x ./far ] || HOCCL_DEVICE=cuda step "slots on the other GPU" 40 ./far slots_on_gpus
+    [ ! -x ./far ] || HOCCL_DEVICE=cuda step "slots on the other GPU" 40 ./far test_slots_on_gpus
 } >"$out/nodes.txt" 2>&1
