@@ -4,27 +4,9 @@
 #
 # usage: campaign.sh PROGRAMS OUT     PROGRAMS: the folder with the built programs; OUT: takes text and JSON
 # NCCL_LIB names NCCL's library for nccl_rate. Any number of GPUs; pairs use the first two.
-set -u
-programs=${1:?the folder with the built programs} out=${2:?a folder for the results}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# shellcheck source=test/gpu/steps.sh
+. "$(dirname "$0")/steps.sh"
 gpus=$(nvidia-smi -L | grep -c '^GPU')
-mkdir -p "$out"
-cd "$programs" || exit 1
-
-# step NAME LIMIT COMMAND…
-step() {
-    local name=$1 limit=$2
-    shift 2
-    echo "## $name: $*"
-    timeout -k 2 "$limit" "$@" 2>&1 | grep -v '^#$'
-    echo "## $name: status ${PIPESTATUS[0]}"
-}
-
-two() {
-    local name=$1 limit=$2
-    shift 2
-    step "$name" "$limit" mpirun --bind-to none -np 2 "$@"
-}
 
 {
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
