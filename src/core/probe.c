@@ -153,22 +153,23 @@ static bool try_peer(struct probe *p, int i)
     if (!take_memory(p, i, &m))
         return false;
     bool good = hoccl_reach_try(&p->reach, first_word(p, me), hoccl_reach_line(m.address, me), size + other);
-    hoccl_mapping_close(&m);
+    if (!p->reach.stuck)
+        hoccl_mapping_close(&m);
     return good;
 }
 
 static void judge(struct probe *p, int i)
 {
     int other = p->gather.ranks[i];
-    bool came = hoccl_reach_right(&p->reach, other, first_word(p, other));
-    bool back = hoccl_reach_right(&p->reach, p->comm->size + other, first_word(p, p->comm->rank));
-    p->bad[i] = !came || !back;
+    bool theirs = hoccl_reach_lost(&p->reach, other, first_word(p, other));
+    bool ours = hoccl_reach_lost(&p->reach, p->comm->size + other, first_word(p, p->comm->rank));
+    p->bad[i] = theirs || ours;
     if (p->bad[i])
         hoccl_log(HOCCL_LOG_WARN,
                   "what this GPU (%s) and that of rank %d exchange directly gets lost (%s), although the driver says that they can "
                   "access one another: data between them goes through host memory. An IOMMU or PCIe access control (ACS) may be "
                   "in the way",
-                  p->comm->gpu->device.pci, other, came ? "what this one writes does not come back" : "what that one writes does not arrive");
+                  p->comm->gpu->device.pci, other, theirs ? "what that one writes does not arrive" : "what this one writes does not come back");
 }
 
 /* The three steps, for a rank that has a pair to try or only listens. `tried` holds what could be tried. */

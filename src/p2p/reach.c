@@ -4,6 +4,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 #define LIMIT (5 * HOCCL_S)
 
@@ -18,6 +19,11 @@ bool hoccl_reach_open(struct hoccl_reach *reach, const struct hoccl_device *devi
 
 void hoccl_reach_close(struct hoccl_reach *reach)
 {
+    if (reach->stuck) {
+        hoccl_log(HOCCL_LOG_WARN, "a copy of 64 bytes at start-up has not ended within 5 s: another thread may sit in cudaFree, "
+                  "cudaFreeHost or a module load; %zu bytes of GPU memory are kept for it", reach->memory.bytes);
+        return;
+    }
     if (reach->landing.host)
         hoccl_flag_give(reach->flags, &reach->landing);
     if (reach->stream)
@@ -26,12 +32,13 @@ void hoccl_reach_close(struct hoccl_reach *reach)
 }
 
 /* What has been put on the stream ends; false: it does not, or the driver complains. */
-static bool finish(const struct hoccl_reach *reach)
+static bool finish(struct hoccl_reach *reach)
 {
     uint64_t begun = hoccl_now();
     CUresult r;
     while ((r = hoccl_driver.StreamQuery(reach->stream)) == CUDA_ERROR_NOT_READY && hoccl_now() - begun < LIMIT)
         hoccl_sleep(10 * HOCCL_US);
+    reach->stuck |= r == CUDA_ERROR_NOT_READY;
     return r == CUDA_SUCCESS;
 }
 
@@ -43,13 +50,13 @@ bool hoccl_reach_try(struct hoccl_reach *reach, uint32_t first, CUdeviceptr ther
     return finish(reach) && good;
 }
 
-bool hoccl_reach_right(struct hoccl_reach *reach, int i, uint32_t first)
+bool hoccl_reach_lost(struct hoccl_reach *reach, int i, uint32_t first)
 {
     CUdeviceptr line = hoccl_reach_line(reach->memory.address, i);
-    if (hoccl_driver.MemcpyDtoHAsync(reach->landing.host, line, HOCCL_REACH_LINE, reach->stream) || !finish(reach))
+    if (reach->stuck || hoccl_driver.MemcpyDtoHAsync(reach->landing.host, line, HOCCL_REACH_LINE, reach->stream) || !finish(reach))
         return false;
     for (uint32_t w = 0; w < HOCCL_REACH_LINE / 4; w++)
         if (hoccl_observe(reach->landing.host + w) != first + w)
-            return false;
-    return true;
+            return true;
+    return false;
 }

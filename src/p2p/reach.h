@@ -18,9 +18,11 @@ struct hoccl_reach {
     struct hoccl_device_memory memory; /* lines of this GPU */
     CUstream stream;
     struct hoccl_flag landing;
+    bool stuck; /* a copy has not ended in time: it may still run, so nothing that it uses is given back */
 };
 
-/* With `lines` lines. False: it cannot be tried; close it nevertheless. */
+/* With `lines` lines. False: it cannot be tried; close it nevertheless. A copy that does not end within 5 s counts as one
+ * that cannot be tried; its memory is then kept until the process ends. */
 bool hoccl_reach_open(struct hoccl_reach *reach, const struct hoccl_device *device, const struct hoccl_gate *gate,
                       struct hoccl_flag_pool *flags, int lines);
 void hoccl_reach_close(struct hoccl_reach *reach);
@@ -28,8 +30,8 @@ void hoccl_reach_close(struct hoccl_reach *reach);
 /* Push the line that begins with word `first` to `there`, and pull it back into line i. False: the driver refuses. */
 bool hoccl_reach_try(struct hoccl_reach *reach, uint32_t first, CUdeviceptr there, int i);
 
-/* Does line i begin with word `first` and go on as it should? */
-bool hoccl_reach_right(struct hoccl_reach *reach, int i, uint32_t first);
+/* Is line i another than that which begins with word `first`? False also where it cannot be read. */
+bool hoccl_reach_lost(struct hoccl_reach *reach, int i, uint32_t first);
 
 /* Where line i of some memory is. */
 static inline CUdeviceptr hoccl_reach_line(CUdeviceptr base, int i)

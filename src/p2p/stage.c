@@ -82,7 +82,7 @@ static bool reached(const struct hoccl_stage_view *v)
     struct hoccl_reach reach;
     uint32_t first = (uint32_t)(hoccl_now() % HOCCL_REACH_FIRSTS);
     bool tried = hoccl_reach_open(&reach, v->device, v->gate, v->flags, 1) && hoccl_reach_try(&reach, first, v->memory.address, 0);
-    bool lost = tried && !hoccl_reach_right(&reach, 0, first);
+    bool lost = tried && hoccl_reach_lost(&reach, 0, first);
     hoccl_reach_close(&reach);
     if (lost)
         hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "

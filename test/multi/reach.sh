@@ -28,6 +28,10 @@ for fault in push@0#1+=void push@1#1+=void,push@0#1+=void pull@1#1+=void; do
     grep -q 'exchange directly gets lost' "$work/output" || complain "$fault: no word of it"
     ! grep -qE 'is (pushed|pulled)' "$work/output" || complain "$fault: data is moved that way"
 done
+# A trial that does not end in time is no verdict, and what it uses is not freed under it.
+HOCCL_EMU_FAULT=push@0#1=late:7000000 HOCCL_DEBUG=info pass 120 2 "$paths" --sm
+grep -q 'has not ended within 5 s' "$work/output" || complain "a late trial: no word of it"
+! grep -q 'gets lost' "$work/output" || complain "a late trial counts as lost bytes"
 HOCCL_EMU_FAULT=push@0#1=void HOCCL_DEBUG=info pass 120 1 "$paths" --sm
 grep -q 'writes to GPU 1 does not come back' "$work/output" || complain "the other GPU was believed"
 finish
