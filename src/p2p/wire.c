@@ -310,6 +310,8 @@ static void hear(struct hoccl_wire *w, const struct hoccl_transport_event *e)
     case HOCCL_TRANSPORT_BROKEN:
         hoccl_far_broken(far, "%s", e->text);
         break;
+    case HOCCL_TRANSPORT_FLUSHED: /* of no connection */
+        break;
     }
 }
 
@@ -318,7 +320,8 @@ static bool take_events(struct hoccl_wire *w)
     struct hoccl_transport_event events[EVENTS];
     int n = w->transport->poll(w->endpoint, events, EVENTS);
     for (int i = 0; i < n; i++)
-        hear(w, &events[i]);
+        if (events[i].context)
+            hear(w, &events[i]);
     return n > 0;
 }
 

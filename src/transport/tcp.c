@@ -386,7 +386,7 @@ static int tcp_lanes(const struct hoccl_connection *c, struct hoccl_lane_count c
 static HOCCL_Result tcp_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)
 {
     uint64_t key;
-    if (source->dmabuf >= 0)
+    if (source->gpu || source->dmabuf >= 0)
         return hoccl_fail(HOCCL_ERR_DEVICE, "TCP reaches host memory only, not memory of a GPU");
     if (!source->address || !source->bytes)
         return hoccl_fail(HOCCL_ERR_INTERNAL, "a region without memory");

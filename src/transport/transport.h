@@ -61,12 +61,13 @@ struct hoccl_endpoint_wish {
     struct hoccl_doorbell *bell;
 };
 
-/* What a region is: host memory, or a descriptor of GPU memory (dma-buf) with the address by which it is mapped here. */
+/* What a region is: memory of the host or of a GPU, with the address by which it is mapped here. */
 struct hoccl_region_source {
     void *address;
     size_t bytes;
-    int dmabuf;           /* −1: by address (host memory; or GPU memory where a peer-memory module takes its address). TCP has
-                             host memory only: a descriptor is DEVICE there */
+    bool gpu;             /* memory of a GPU. A transport that takes none (takes_gpu) answers DEVICE */
+    int dmabuf;           /* −1: by address (host memory; or GPU memory where a peer-memory module takes its address); else a
+                             descriptor of the GPU memory, the caller's to close afterwards */
     uint64_t offset;      /* of the region in the dma-buf */
 };
 
@@ -98,16 +99,17 @@ enum hoccl_transport_event_kind {
     HOCCL_TRANSPORT_ARRIVED,
     HOCCL_TRANSPORT_CLOSED, /* the peer has closed the connection in good order, after everything it had given */
     HOCCL_TRANSPORT_BROKEN,
+    HOCCL_TRANSPORT_FLUSHED, /* of the endpoint, not of a connection */
 };
 
 struct hoccl_transport_event {
     enum hoccl_transport_event_kind kind;
-    void *context;              /* of the connection */
-    uint64_t tag;               /* WRITTEN */
+    void *context;              /* of the connection; FLUSHED: NULL */
+    uint64_t tag;               /* WRITTEN, FLUSHED */
     uint32_t word;              /* ARRIVED */
     size_t bytes;               /* MESSAGE: length; ARRIVED: of the write */
     const void *message;        /* MESSAGE: valid until the next call of poll */
-    const char *text;           /* BROKEN: valid until the next call of poll */
+    const char *text;           /* BROKEN; FLUSHED: why it could not be done, NULL: done. Valid until the next call of poll */
 };
 
 /* For tests and logs: what has gone over a lane so far. */
@@ -121,6 +123,7 @@ struct hoccl_connection;
 
 struct hoccl_transport {
     const char *name;
+    bool takes_gpu; /* region_add may take memory of a GPU; false: it never does, so nobody need try */
     /* Open the endpoint on `wish`. DEVICE, SYSTEM, BOOTSTRAP with the cause and the remedy; *endpoint and *card on success. */
     HOCCL_Result (*open)(const struct hoccl_endpoint_wish *wish, struct hoccl_endpoint **endpoint,
                          struct hoccl_endpoint_card *card);
@@ -139,9 +142,11 @@ struct hoccl_transport {
     /* false: no room now; try again after the next event. Writes whose bytes overlap at the peer are not in flight together. */
     bool (*message)(struct hoccl_connection *connection, const void *bytes, size_t count);
     bool (*write)(struct hoccl_connection *connection, const struct hoccl_write *write);
-    /* NULL: not needed. For memory of a GPU that says that writes over RDMA need one (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_
-     * ORDERING): what has ARRIVED in the region before is there for every reader when WRITTEN(tag) comes. false: no room now. */
-    bool (*flush)(struct hoccl_connection *connection, const struct hoccl_region *region, size_t offset, uint64_t tag);
+    /* NULL: there is none, and memory that would need it is not to be written into. For memory of a GPU that says that writes
+     * over RDMA need one (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING): what has ARRIVED in the region before is there for
+     * every reader when FLUSHED(tag) comes, which it does whatever becomes of the connection that it has arrived by. false: no
+     * room now. */
+    bool (*flush)(struct hoccl_endpoint *endpoint, const struct hoccl_region *region, size_t offset, uint64_t tag);
     /* Has everything that was given left this process's care (acknowledged, or with the kernel)? */
     bool (*idle)(const struct hoccl_connection *connection);
     /* Good order: what was given still arrives if idle() was true; else it is cut off. Any state; frees it. Never waits
@@ -152,7 +157,7 @@ struct hoccl_transport {
     /* MEMORY, DEVICE with the cause and the remedy (the locked-memory limit and its value, a missing module). */
     HOCCL_Result (*region_add)(struct hoccl_endpoint *endpoint, const struct hoccl_region_source *source,
                                struct hoccl_region *region);
-    /* No write from or into it is in flight. */
+    /* No write from or into it and no flush of it is in flight. */
     void (*region_remove)(struct hoccl_endpoint *endpoint, struct hoccl_region *region);
 
     /* At most `most` events; the number. Never blocks. */

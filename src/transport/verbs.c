@@ -169,7 +169,7 @@ static int hand_out(struct hoccl_endpoint *e, struct hoccl_transport_event *even
     int n = 0;
     for (; e->given != e->made && n < most; e->given++) {
         const struct hoccl_news *news = &e->news[e->given & (e->news_size - 1)];
-        if (news->connection)
+        if (news->connection || news->event.kind == HOCCL_TRANSPORT_FLUSHED)
             events[n++] = news->event;
     }
     return n;
@@ -242,6 +242,7 @@ static void verbs_region_remove(struct hoccl_endpoint *e, struct hoccl_region *r
 
 const struct hoccl_transport hoccl_transport_verbs = {
     .name = "verbs",
+    .takes_gpu = true,
     .open = verbs_open,
     .close = verbs_close,
     .describe = verbs_describe,

@@ -40,7 +40,6 @@ struct hoccl_flight {
     int slot;       /* FRAME, FLUSH */
     uint64_t tag;   /* WRITE, FLUSH */
     uint64_t bytes; /* WRITE: of the whole write */
-    struct hoccl_connection *connection; /* FLUSH: NULL once it is gone */
 };
 
 struct hoccl_queue {
@@ -94,10 +93,10 @@ struct hoccl_connection {
 /* An event of poll, with what must be given back when it has been seen. */
 struct hoccl_news {
     struct hoccl_transport_event event;
-    struct hoccl_connection *connection; /* NULL: withdrawn */
+    struct hoccl_connection *connection; /* NULL: withdrawn, or FLUSHED */
     int slot;                            /* MESSAGE: its receive; else −1 */
     uint32_t number;                     /* MESSAGE: of the queue pair that it came by */
-    char *text;                          /* BROKEN: freed with it */
+    char *text;                          /* BROKEN, FLUSHED: freed with it */
 };
 
 struct hoccl_watch {
@@ -170,9 +169,9 @@ void hoccl_receive_forget(struct hoccl_endpoint *e, uint32_t number);
 void hoccl_receive_again(struct hoccl_endpoint *e, int slot, uint32_t number);
 
 /* ---- verbs_flush.c ---- */
-bool hoccl_verbs_flush(struct hoccl_connection *c, const struct hoccl_region *region, size_t offset, uint64_t tag);
-/* Flushes of this connection make no event any more. */
-void hoccl_flush_forget(const struct hoccl_connection *c);
+bool hoccl_verbs_flush(struct hoccl_endpoint *e, const struct hoccl_region *region, size_t offset, uint64_t tag);
+/* The queue pair to itself has failed: flushes end in events that say so, and so does every connection. */
+void hoccl_flush_failed(struct hoccl_endpoint *e, enum ibv_wc_status status);
 
 /* ---- verbs_flow.c ---- */
 void hoccl_connection_return(struct hoccl_connection *c); /* credits, if they are many */
@@ -200,6 +199,8 @@ void hoccl_verbs_connection_close(struct hoccl_connection *c);
 /* Take what the completion queue has, as long as there is room for news; how many completions. */
 int hoccl_harvest(struct hoccl_endpoint *e);
 struct hoccl_news *hoccl_news_add(struct hoccl_connection *c, enum hoccl_transport_event_kind kind);
+/* FLUSHED; `why` it could not be done is copied, NULL: it was. */
+void hoccl_news_add_flushed(struct hoccl_endpoint *e, uint64_t tag, const char *why);
 bool hoccl_news_room(const struct hoccl_endpoint *e);
 /* What the last poll handed out has been seen: post its receives again. */
 void hoccl_news_release(struct hoccl_endpoint *e);

@@ -275,7 +275,6 @@ static void settle_one(struct hoccl_connection *c)
 {
     struct hoccl_endpoint *e = c->endpoint;
     hoccl_exchange_cancel(&e->exchange, &c->call);
-    hoccl_flush_forget(c);
     halt_lanes(c);
     if (c->mute)
         hoccl_queue_halt(c->control);
@@ -316,7 +315,6 @@ void hoccl_verbs_connection_close(struct hoccl_connection *c)
     c->state = HOCCL_VERBS_ENDED;
     hoccl_harvest(e);
     unsigned lost = writes_under_way(c);
-    hoccl_flush_forget(c);
     halt_lanes(c);
     hoccl_harvest(e);
     hoccl_news_withdraw(e, c);

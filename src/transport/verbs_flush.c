@@ -8,6 +8,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The card is its own peer: nothing here waits. */
@@ -30,16 +31,20 @@ static bool make_loop(struct hoccl_endpoint *e)
     return true;
 }
 
-bool hoccl_verbs_flush(struct hoccl_connection *c, const struct hoccl_region *region, size_t offset, uint64_t tag)
+/* It will not be done: true if there is room to say so. */
+static bool give_up(struct hoccl_endpoint *e, uint64_t tag, const char *why)
 {
-    struct hoccl_endpoint *e = c->endpoint;
+    if (!hoccl_news_room(e))
+        return false;
+    hoccl_news_add_flushed(e, tag, why);
+    return true;
+}
+
+bool hoccl_verbs_flush(struct hoccl_endpoint *e, const struct hoccl_region *region, size_t offset, uint64_t tag)
+{
     const struct ibv_mr *mr = region->own;
-    if (c->state != HOCCL_VERBS_JOINED)
-        return false;
-    if (!e->loop && !make_loop(e)) {
-        hoccl_connection_fail(c, "%s: what arrives cannot be flushed: %s", c->name, hoccl_error_text());
-        return false;
-    }
+    if (!e->loop && !make_loop(e))
+        return give_up(e, tag, hoccl_error_text());
     int slot = hoccl_queue_room(e->loop, 1) ? hoccl_slots_take(&e->sends) : -1;
     if (slot < 0)
         return false;
@@ -49,19 +54,29 @@ bool hoccl_verbs_flush(struct hoccl_connection *c, const struct hoccl_region *re
                              .opcode = IBV_WR_RDMA_READ,
                              .send_flags = IBV_SEND_SIGNALED,
                              .wr.rdma = {region->key.address + offset, mr->rkey}};
-    struct hoccl_flight f = {.kind = HOCCL_FLIGHT_FLUSH, .slot = slot, .tag = tag, .connection = c};
+    struct hoccl_flight f = {.kind = HOCCL_FLIGHT_FLUSH, .slot = slot, .tag = tag};
     int status = hoccl_queue_post(e->loop, &wr, f);
     if (!status)
         return true;
     hoccl_slots_give(&e->sends, slot);
-    hoccl_connection_fail(c, "%s: what arrives cannot be flushed: %s", c->name, strerror(status));
-    return false;
+    return give_up(e, tag, strerror(status));
 }
 
-void hoccl_flush_forget(const struct hoccl_connection *c)
+/* Poll finds the end of the connections in its next round of heartbeats. */
+void hoccl_flush_failed(struct hoccl_endpoint *e, enum ibv_wc_status status)
 {
-    struct hoccl_queue *q = c->endpoint->loop;
-    for (uint32_t i = q ? q->first : 0; q && i != q->next; i++)
-        if (q->flights[i % q->depth].connection == c)
-            q->flights[i % q->depth].connection = NULL;
+    struct hoccl_queue *q = e->loop;
+    char why[sizeof e->fatal];
+    pthread_mutex_lock(&e->port_lock);
+    if (!*e->fatal) /* the first cause is the one that tells something */
+        snprintf(e->fatal, sizeof e->fatal, "reading its own memory, to flush what has arrived: %s", e->ibv->wc_status_str(status));
+    memcpy(why, e->fatal, sizeof why);
+    pthread_mutex_unlock(&e->port_lock);
+    e->next_beat = 0;
+    for (; q->first != q->next; q->first++) {
+        const struct hoccl_flight *f = &q->flights[q->first % q->depth];
+        hoccl_slots_give(&e->sends, f->slot);
+        e->flying--;
+        hoccl_news_add_flushed(e, f->tag, why);
+    }
 }

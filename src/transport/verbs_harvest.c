@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define BATCH 32
-#define RESERVE 64 /* room in the ring for events that no completion makes */
+#define RESERVE 128 /* room in the ring for events that no completion makes */
 
 /* ---- news -------------------------------------------------------------------------------------------------------- */
 
@@ -28,6 +28,13 @@ struct hoccl_news *hoccl_news_add(struct hoccl_connection *c, enum hoccl_transpo
     struct hoccl_news *n = &e->news[e->made++ & (e->news_size - 1)];
     *n = (struct hoccl_news){.event = {.kind = kind, .context = c->context}, .connection = c, .slot = -1};
     return n;
+}
+
+void hoccl_news_add_flushed(struct hoccl_endpoint *e, uint64_t tag, const char *why)
+{
+    struct hoccl_news *n = &e->news[e->made++ & (e->news_size - 1)];
+    *n = (struct hoccl_news){.event = {.kind = HOCCL_TRANSPORT_FLUSHED, .tag = tag}, .slot = -1, .text = why ? strdup(why) : NULL};
+    n->event.text = why && !n->text ? "(no memory for the text)" : n->text;
 }
 
 void hoccl_news_release(struct hoccl_endpoint *e)
@@ -152,8 +159,8 @@ static void land(struct hoccl_queue *q, const struct hoccl_flight *f)
     struct hoccl_connection *c = q->connection;
     if (f->kind == HOCCL_FLIGHT_FRAME || f->kind == HOCCL_FLIGHT_FLUSH)
         hoccl_slots_give(&q->endpoint->sends, f->slot);
-    if (f->kind == HOCCL_FLIGHT_FLUSH && open_for_news(f->connection))
-        hoccl_news_add(f->connection, HOCCL_TRANSPORT_WRITTEN)->event.tag = f->tag;
+    if (f->kind == HOCCL_FLIGHT_FLUSH)
+        hoccl_news_add_flushed(q->endpoint, f->tag, NULL);
     if (f->kind != HOCCL_FLIGHT_WRITE)
         return;
     q->count.flight--;
@@ -190,16 +197,6 @@ static const char *cause(enum ibv_wc_status status)
     }
 }
 
-/* Flushes that do not come are the end of every connection; poll finds it in its next round of heartbeats. */
-static void loop_failed(struct hoccl_endpoint *e, enum ibv_wc_status status)
-{
-    pthread_mutex_lock(&e->port_lock);
-    snprintf(e->fatal, sizeof e->fatal, "reading its own memory, to flush what has arrived: %s",
-             e->ibv->wc_status_str(status));
-    pthread_mutex_unlock(&e->port_lock);
-    e->next_beat = 0;
-}
-
 static void take_failed(struct hoccl_queue *q, const struct ibv_wc *wc)
 {
     struct hoccl_endpoint *e = q->endpoint;
@@ -207,7 +204,7 @@ static void take_failed(struct hoccl_queue *q, const struct ibv_wc *wc)
     char lane[24] = "the control queue", here[64], there[64];
     union ibv_gid gid;
     if (q == e->loop) {
-        loop_failed(e, wc->status);
+        hoccl_flush_failed(e, wc->status);
         return;
     }
     if (!c) {

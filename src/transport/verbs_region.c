@@ -92,7 +92,7 @@ HOCCL_Result hoccl_region_register(const struct hoccl_ibv *ibv, struct ibv_pd *p
     struct ibv_mr *made;
     if (source->dmabuf < 0)
         return hoccl_memory_register(ibv, pd, source->address, source->bytes, access | IBV_ACCESS_RELAXED_ORDERING,
-                                     "memory", mr);
+                                     source->gpu ? "GPU memory" : "memory", mr);
     if (!ibv->reg_dmabuf_mr)
         return failed_dmabuf(ENOSYS, source->bytes);
     uint64_t iova = (uintptr_t)source->address;

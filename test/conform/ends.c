@@ -71,7 +71,19 @@ static void record(struct line *l, const struct hoccl_transport_event *e)
         l->broken = true;
         snprintf(l->text, sizeof l->text, "%s", e->text);
         break;
+    case HOCCL_TRANSPORT_FLUSHED:
+        CHECK(false, "FLUSHED of a connection");
     }
+}
+
+static void record_flush(struct end *end, const struct hoccl_transport_event *e)
+{
+    CHECK(!e->context, "a flush of a connection");
+    end->flush[e->tag % WORDS]++;
+    end->flushed += !e->text;
+    end->unflushed += e->text != NULL;
+    if (e->text)
+        snprintf(end->why, sizeof end->why, "%s", e->text);
 }
 
 void end_poll(struct end *end)
@@ -79,8 +91,12 @@ void end_poll(struct end *end)
     struct hoccl_transport_event e[32];
     int n = transport->poll(end->endpoint, e, 32);
     CHECK(n >= 0 && n <= 32, "poll returned %d", n);
-    for (int i = 0; i < n; i++)
-        record(e[i].context, &e[i]);
+    for (int i = 0; i < n; i++) {
+        if (e[i].kind == HOCCL_TRANSPORT_FLUSHED)
+            record_flush(end, &e[i]);
+        else
+            record(e[i].context, &e[i]);
+    }
     end->events += (unsigned)n;
     if (!n)
         sched_yield();

@@ -41,6 +41,9 @@ struct end {
     struct hoccl_endpoint_card card;
     struct hoccl_doorbell bell;
     unsigned events;
+    unsigned flushed, unflushed;    /* flushes that were done, that could not be done */
+    uint8_t flush[WORDS];           /* how often one was answered, by tag % WORDS */
+    char why[1024];                 /* of the last that could not be done */
 };
 
 extern const struct hoccl_transport *transport; /* the one under test */

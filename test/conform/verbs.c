@@ -260,7 +260,8 @@ static void test_sleep(void)
     two_close(&t);
 }
 
-/* Flushes answer with their tags, more of them than fit at once; one whose connection has been closed answers nobody. */
+/* Flushes answer with their tags, more of them than fit at once, also when the connection that they were for is gone; one that
+ * cannot be done says so, and with it every connection ends. */
 static void test_flush(void)
 {
     struct two t;
@@ -271,17 +272,33 @@ static void test_flush(void)
     for (uint32_t i = 0; i < 300; i++) {
         if (i % 3 == 0)
             give_write(&t.a, &t.y, &f, i, to.region.key, i, 4096, i);
-        UNTIL(&t.x, &t.y, t.b.broken || transport->flush(t.b.connection, &to.region, i, 1000 + i));
+        UNTIL(&t.x, &t.y, t.b.broken || transport->flush(t.y.endpoint, &to.region, i, 1000 + i));
     }
-    UNTIL(&t.x, &t.y, t.b.broken || (t.b.written == 300 && t.a.written == 100));
-    CHECK(!t.b.broken && t.b.arrived == 100, "%s", t.b.text);
+    UNTIL(&t.x, &t.y, t.b.broken || (t.y.flushed == 300 && t.a.written == 100));
+    CHECK(!t.b.broken && t.b.arrived == 100 && !t.b.written && !t.y.unflushed, "%s %s", t.b.text, t.y.why);
     for (int i = 0; i < 300; i++)
-        CHECK(t.b.done[1000 + i] == 1, "flush %d", i);
-    CHECK(transport->flush(t.a.connection, &f.region, 0, 7), "no room");
+        CHECK(t.y.flush[1000 + i] == 1, "flush %d", i);
+    CHECK(transport->flush(t.x.endpoint, &f.region, 0, 7), "no room");
     line_close(&t.a);
-    UNTIL(&t.x, &t.y, t.b.closed || t.b.broken);
-    CHECK(t.b.closed, "%s", t.b.text);
+    UNTIL(&t.x, &t.y, (t.b.closed || t.b.broken) && t.x.flushed == 1);
+    CHECK(t.b.closed && t.x.flush[7] == 1, "%s", t.b.text);
     line_close(&t.b);
+    pair_open(&t.a, &t.x, &t.b, &t.y, 2);
+    struct hoccl_region gone = to.region;
+    struct ibv_mr stale = *(struct ibv_mr *)gone.own;
+    gone.own = &stale;
+    stale.rkey ^= 0xffff00;
+    for (uint64_t tag = 0; tag < 5; tag++)
+        CHECK(transport->flush(t.y.endpoint, &gone, 0, tag), "no room");
+    UNTIL(&t.x, &t.y, t.y.unflushed == 5 && t.b.broken);
+    printf("%s\n%s\n", t.y.why, t.b.text);
+    CHECK(strstr(t.y.why, "flush what has arrived") && strstr(t.b.text, "flush what has arrived"), "%s, %s", t.y.why, t.b.text);
+    CHECK(transport->flush(t.y.endpoint, &to.region, 0, 5), "no room");
+    UNTIL(&t.x, &t.y, t.y.unflushed == 6);
+    CHECK(t.y.flushed == 300, "%u flushed", t.y.flushed);
+    line_close(&t.b);
+    UNTIL(&t.x, &t.y, t.a.closed || t.a.broken);
+    line_close(&t.a);
     buffer_close(&f);
     buffer_close(&to);
     end_close(&t.x);
