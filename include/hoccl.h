@@ -166,7 +166,7 @@ HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
 
 /* All ranks call the same collective with matching arguments, in the same order. Each is one group of flows on one
  * stream and behaves as a Send and a Recv do: nothing waits, errors found later are sticky, a difference between ranks
- * is a MISMATCH on both ends. Inside a group they join it. Counts and displacements are elements of datatype; buffers
+ * is a MISMATCH on both ends, and an error at all who wait for these. Inside a group they join it. Counts and displacements are elements of datatype; buffers
  * are what HOCCL_Send takes. A flow of 0 elements still shakes hands. Reductions need SMs and do not
  * exist here. Errors at the call: as HOCCL_Send, and ARGUMENT for a root that is no rank, NULL arrays, and buffers that
  * overlap in another way than "in place" allows. */
@@ -193,7 +193,9 @@ HOCCL_API HOCCL_Result HOCCL_Alltoallv(const void *sendbuf, const size_t *sendco
                                        HOCCL_Comm comm, HOCCL_Stream stream);
 
 /* count elements of root's sendbuf to every rank's recvbuf (root's too, unless it is sendbuf). sendbuf is read at root
- * only. Counterparts: ncclBroadcast, MPI_Bcast (in place everywhere). */
+ * only. A short message goes from root to all; a long one in pieces along trees of ranks, which pass on what has landed in
+ * their recvbuf: it leaves each GPU about once and crosses to each other node once. So a rank may end before another has
+ * all, and a rank that comes late holds up those behind it. Counterparts: ncclBroadcast, MPI_Bcast (in place everywhere). */
 HOCCL_API HOCCL_Result HOCCL_Broadcast(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype, int root,
                                        HOCCL_Comm comm, HOCCL_Stream stream);
 

@@ -175,14 +175,14 @@ static HOCCL_Result make_message(struct hoccl_call *call, const void *arguments)
 
 HOCCL_Result HOCCL_Send(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Send", comm, stream, datatype, HOCCL_FLOW_SEND_RECV, -1, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Send", comm, stream, datatype, HOCCL_FLOW_SEND_RECV, -1, NULL, 0, 0, 0};
     struct message m = {buf, count, peer, true};
     return hoccl_group_call(&call, make_message, &m);
 }
 
 HOCCL_Result HOCCL_Recv(void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Recv", comm, stream, datatype, HOCCL_FLOW_SEND_RECV, -1, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Recv", comm, stream, datatype, HOCCL_FLOW_SEND_RECV, -1, NULL, 0, 0, 0};
     struct message m = {buf, count, peer, false};
     return hoccl_group_call(&call, make_message, &m);
 }

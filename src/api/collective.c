@@ -1,18 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The collectives that only move data: each call is one set of flows, a pair of ranks always in both directions.
+/* The collectives that only move data, but Broadcast: each call is one set of flows, put in the order in which a rank's
+ * engines and NIC are to take them.
  *
- *   step            1        2        3              rank r sends to r + 1, r + 2, … and receives from r − 1, r − 2, …,
+ *   one node        1        2        3              rank r sends to r + 1, r + 2, … and receives from r − 1, r − 2, …,
  *   rank 0 sends    ▶ 1      ▶ 2      ▶ 3            so in each step every GPU pushes to one and receives from one;
- *   rank 1 sends    ▶ 2      ▶ 3      ▶ 0            step 0 is the rank's own piece. A rotation needs no exchange and is
- *   rank 2 sends    ▶ 3      ▶ 0      ▶ 1            the optimum for equal pieces; unequal ones are put in order by the
- *   rank 3 sends    ▶ 0      ▶ 1      ▶ 2            receivers' grants.
+ *   rank 1 sends    ▶ 2      ▶ 3      ▶ 0            step 0 is the rank's own piece
+ *   rank 2 sends    ▶ 3      ▶ 0      ▶ 1
+ *   rank 3 sends    ▶ 0      ▶ 1      ▶ 2
  *
- * With a root, root is paired with every rank and the others with root only; where nothing is to be moved the flow has 0
- * bytes and still carries the collective's number and root. It costs no waiting, for root hears from every rank anyway,
- * and two ranks that name different roots find out, whereas two that only send to each other would wait for ever. */
+ *   several nodes   the same for the peers on this node, and for those on others the planner's stages (sched/rotate.h): in
+ *                   each of them a GPU sends to one and receives from one. The two go side by side, over NVLink and
+ *                   over the wire; p2p/engine.c and p2p/wire.c each keep to the order of their flows here.
+ *
+ * A rotation needs no exchange and is the optimum for equal pieces; the wires of unequal ones are put in order by what the
+ * ranks have left (p2p/wire.h).
+ *
+ * With a root, a rank and the next one have a flow in any case, of 0 bytes where nothing is to be moved: it carries the
+ * collective's number and root, and as every rank is compared with the next, ranks that name different roots find out. */
 #include "api/group.h"
 #include "api/overlap.h"
 #include "base/error.h"
+#include "sched/rotate.h"
 
 /* One collective's arguments. */
 struct collective {
@@ -29,14 +37,24 @@ struct making {
     struct hoccl_slice own; /* stays where it is; 0 bytes if it moves */
 };
 
+static bool has(const struct making *m, bool is_send, int peer)
+{
+    return hoccl_slices_has(is_send ? &m->what->send : &m->what->receive, m->rank, peer, m->root);
+}
+
+/* Where there is nothing to move, does a flow of 0 bytes compare the two ranks' roots? */
+static bool checks(const struct making *m, bool is_send, int peer)
+{
+    return m->root >= 0 && peer == (is_send ? m->rank + 1 : m->rank - 1);
+}
+
 static HOCCL_Result get(struct making *m, bool is_send, int peer, struct hoccl_slice *slice)
 {
-    const struct hoccl_slices *s = is_send ? &m->what->send : &m->what->receive;
     *slice = (struct hoccl_slice){0};
-    if (!hoccl_slices_has(s, m->rank, peer, m->root))
+    if (!has(m, is_send, peer))
         return HOCCL_SUCCESS;
-    return hoccl_slices_get(s, peer, m->call->element_size, is_send ? "send" : "receive", is_send ? &m->sent : &m->received,
-                            slice);
+    return hoccl_slices_get(is_send ? &m->what->send : &m->what->receive, peer, m->call->element_size,
+                            is_send ? "send" : "receive", is_send ? &m->sent : &m->received, slice);
 }
 
 /* This rank's piece for itself: nothing, in place, or a flow to itself. Both sides of it are known here. */
@@ -63,21 +81,35 @@ static HOCCL_Result add_own(struct making *m)
 
 static HOCCL_Result add_flow(struct making *m, bool is_send, int peer)
 {
-    struct hoccl_slice s;
-    if (m->root >= 0 && m->rank != m->root && peer != m->root)
+    struct hoccl_slice s = {0};
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (has(m, is_send, peer))
+        r = get(m, is_send, peer, &s);
+    else if (!checks(m, is_send, peer))
         return HOCCL_SUCCESS;
-    HOCCL_Result r = get(m, is_send, peer, &s);
     return r ? r : hoccl_call_add(m->call, is_send, peer, s.address, s.bytes);
 }
 
 /* A step's receive stands before its send: granting is what the peer waits for. */
+static HOCCL_Result add_step(struct making *m, int from, int to)
+{
+    HOCCL_Result r = from < 0 ? HOCCL_SUCCESS : add_flow(m, false, from);
+    return r || to < 0 ? r : add_flow(m, true, to);
+}
+
+/* One node: the peers in turn. Several: first those on other nodes by the planner's stages, then those on this one. */
 static HOCCL_Result rotate(struct making *m)
 {
+    const struct hoccl_layout *l = m->call->comm->layout;
+    int size = l ? hoccl_layout_size(l, l->node[m->rank]) : m->size, own = l ? l->local[m->rank] : m->rank;
+    const int16_t *member = l ? &l->member[l->first[l->node[m->rank]]] : NULL;
     HOCCL_Result r = add_own(m);
-    for (int step = 1; step < m->size && !r; step++) {
-        r = add_flow(m, false, (m->rank - step + m->size) % m->size);
-        if (!r)
-            r = add_flow(m, true, (m->rank + step) % m->size);
+    struct hoccl_rotation rule = l ? hoccl_rotation_rule(l) : (struct hoccl_rotation){0};
+    for (uint32_t stage = 0; stage < rule.stages && !r; stage++)
+        r = add_step(m, hoccl_rotation_from(&rule, m->rank, stage), hoccl_rotation_to(&rule, m->rank, stage));
+    for (int step = 1; step < size && !r; step++) {
+        int from = (own - step + size) % size, to = (own + step) % size;
+        r = add_step(m, member ? member[from] : from, member ? member[to] : to);
     }
     return r;
 }
@@ -106,7 +138,7 @@ static HOCCL_Result make_rooted(struct hoccl_call *call, const void *arguments)
 HOCCL_Result HOCCL_AllGather(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype, HOCCL_Comm comm,
                              HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_AllGather", comm, stream, datatype, HOCCL_FLOW_ALLGATHER, -1, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_AllGather", comm, stream, datatype, HOCCL_FLOW_ALLGATHER, -1, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = sendcount},
                            .receive = {.buf = recvbuf, .count = sendcount, .step = sendcount},
                            .in_place = true};
@@ -116,7 +148,7 @@ HOCCL_Result HOCCL_AllGather(const void *sendbuf, void *recvbuf, size_t sendcoun
 HOCCL_Result HOCCL_AllGatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
                               const size_t *displs, HOCCL_Datatype datatype, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_AllGatherv", comm, stream, datatype, HOCCL_FLOW_ALLGATHER, -1, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_AllGatherv", comm, stream, datatype, HOCCL_FLOW_ALLGATHER, -1, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = sendcount},
                            .receive = {.buf = recvbuf, .arrays = true, .counts = recvcounts, .displs = displs},
                            .in_place = true};
@@ -126,7 +158,7 @@ HOCCL_Result HOCCL_AllGatherv(const void *sendbuf, size_t sendcount, void *recvb
 HOCCL_Result HOCCL_Alltoall(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype, HOCCL_Comm comm,
                             HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Alltoall", comm, stream, datatype, HOCCL_FLOW_ALLTOALL, -1, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Alltoall", comm, stream, datatype, HOCCL_FLOW_ALLTOALL, -1, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = count, .step = count},
                            .receive = {.buf = recvbuf, .count = count, .step = count}};
     return hoccl_group_call(&call, make, &c);
@@ -136,7 +168,7 @@ HOCCL_Result HOCCL_Alltoallv(const void *sendbuf, const size_t *sendcounts, cons
                              const size_t *recvcounts, const size_t *rdispls, HOCCL_Datatype datatype, HOCCL_Comm comm,
                              HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Alltoallv", comm, stream, datatype, HOCCL_FLOW_ALLTOALL, -1, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Alltoallv", comm, stream, datatype, HOCCL_FLOW_ALLTOALL, -1, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .arrays = true, .counts = sendcounts, .displs = sdispls},
                            .receive = {.buf = recvbuf, .arrays = true, .counts = recvcounts, .displs = rdispls}};
     return hoccl_group_call(&call, make, &c);
@@ -144,22 +176,10 @@ HOCCL_Result HOCCL_Alltoallv(const void *sendbuf, const size_t *sendcounts, cons
 
 /* ---- with a root ------------------------------------------------------------------------------------------------- */
 
-/* For now root sends to each rank in turn, so its push engine moves count × (size − 1). A pipelined tree, in which the
- * others pass chunks on, comes with the scheduler. */
-HOCCL_Result HOCCL_Broadcast(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype, int root,
-                             HOCCL_Comm comm, HOCCL_Stream stream)
-{
-    struct hoccl_call call = {"HOCCL_Broadcast", comm, stream, datatype, HOCCL_FLOW_BROADCAST, root, NULL, 0, 0};
-    struct collective c = {.send = {.buf = sendbuf, .count = count, .with = HOCCL_WITH_AT_ROOT},
-                           .receive = {.buf = recvbuf, .count = count, .with = HOCCL_WITH_ROOT},
-                           .in_place = true};
-    return hoccl_group_call(&call, make_rooted, &c);
-}
-
 HOCCL_Result HOCCL_Gather(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype, int root,
                           HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Gather", comm, stream, datatype, HOCCL_FLOW_GATHER, root, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Gather", comm, stream, datatype, HOCCL_FLOW_GATHER, root, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = sendcount, .with = HOCCL_WITH_ROOT},
                            .receive = {.buf = recvbuf, .count = sendcount, .step = sendcount, .with = HOCCL_WITH_AT_ROOT},
                            .in_place = true};
@@ -169,7 +189,7 @@ HOCCL_Result HOCCL_Gather(const void *sendbuf, void *recvbuf, size_t sendcount, 
 HOCCL_Result HOCCL_Gatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
                            const size_t *displs, HOCCL_Datatype datatype, int root, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Gatherv", comm, stream, datatype, HOCCL_FLOW_GATHER, root, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Gatherv", comm, stream, datatype, HOCCL_FLOW_GATHER, root, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = sendcount, .with = HOCCL_WITH_ROOT},
                            .receive = {.buf = recvbuf, .arrays = true, .counts = recvcounts, .displs = displs,
                                        .with = HOCCL_WITH_AT_ROOT},
@@ -180,7 +200,7 @@ HOCCL_Result HOCCL_Gatherv(const void *sendbuf, size_t sendcount, void *recvbuf,
 HOCCL_Result HOCCL_Scatter(const void *sendbuf, void *recvbuf, size_t recvcount, HOCCL_Datatype datatype, int root,
                            HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Scatter", comm, stream, datatype, HOCCL_FLOW_SCATTER, root, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Scatter", comm, stream, datatype, HOCCL_FLOW_SCATTER, root, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = recvcount, .step = recvcount, .with = HOCCL_WITH_AT_ROOT},
                            .receive = {.buf = recvbuf, .count = recvcount, .with = HOCCL_WITH_ROOT},
                            .in_place = true};
@@ -190,7 +210,7 @@ HOCCL_Result HOCCL_Scatter(const void *sendbuf, void *recvbuf, size_t recvcount,
 HOCCL_Result HOCCL_Scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *displs, void *recvbuf,
                             size_t recvcount, HOCCL_Datatype datatype, int root, HOCCL_Comm comm, HOCCL_Stream stream)
 {
-    struct hoccl_call call = {"HOCCL_Scatterv", comm, stream, datatype, HOCCL_FLOW_SCATTER, root, NULL, 0, 0};
+    struct hoccl_call call = {"HOCCL_Scatterv", comm, stream, datatype, HOCCL_FLOW_SCATTER, root, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .arrays = true, .counts = sendcounts, .displs = displs,
                                     .with = HOCCL_WITH_AT_ROOT},
                            .receive = {.buf = recvbuf, .count = recvcount, .with = HOCCL_WITH_ROOT},

@@ -98,9 +98,16 @@ HOCCL_Result hoccl_call_add(struct hoccl_call *call, bool is_send, int peer, con
     group.requests[i] = (struct hoccl_request){
         .comm = call->comm, .stream = call->stream, .is_send = is_send, .peer = peer, .address = address,
         .begins = !call->count && call->kind != HOCCL_FLOW_SEND_RECV,
-        .header = {.bytes = bytes, .kind = call->kind, .element_size = (uint32_t)call->element_size, .root = call->root}};
+        .header = {.bytes = bytes, .kind = (uint16_t)call->kind, .element_size = (uint16_t)call->element_size,
+                   .root = call->root, .whole = call->whole}};
     call->count++;
     return HOCCL_SUCCESS;
+}
+
+void hoccl_call_after(struct hoccl_call *call, size_t index)
+{
+    size_t last = call->count - 1;
+    group.requests[group.count + last].after = last - index;
 }
 
 const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call)

@@ -18,6 +18,7 @@ struct hoccl_call {
     struct hoccl_comm *comm;
     size_t element_size;
     size_t count; /* requests made so far */
+    uint64_t whole; /* `make` may set it: bytes of the message of which the next requests are parts; else 0 */
 };
 
 /* Make the call's requests and add them to the thread's group, or post them at once if no group is open. `make` checks
@@ -27,6 +28,9 @@ HOCCL_Result hoccl_group_call(struct hoccl_call *call,
 
 /* One more operation of the call: bytes at address to or from peer. */
 HOCCL_Result hoccl_call_add(struct hoccl_call *call, bool is_send, int peer, const void *address, size_t bytes);
+
+/* The operation added last starts when the call's operation `index` is done. */
+void hoccl_call_after(struct hoccl_call *call, size_t index);
 
 /* The requests that the call has made so far; call->count of them. */
 const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call);

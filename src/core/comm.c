@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CARD_VERSION 2
+#define CARD_VERSION 3
 
 /* What a rank tells all others at the start. */
 struct card {
@@ -336,6 +336,29 @@ static HOCCL_Result probe(struct hoccl_comm *c, struct hoccl_gather g, int *rank
     return hoccl_comm_probe(c, &g);
 }
 
+/* Each rank has named the lowest rank of its node, so all see the same nodes, whoever reaches whom. */
+static void lay_out(struct hoccl_comm *c, struct hoccl_layout *layout, const int32_t *lowest)
+{
+    int node[HOCCL_SCHED_MAX_GPUS], pair[HOCCL_SCHED_MAX_GPUS], nodes = 0;
+    struct hoccl_plan_error unfit;
+    for (int p = 0; p < c->size && c->size <= HOCCL_SCHED_MAX_GPUS; p++) {
+        node[p] = lowest[p] >= 0 && lowest[p] < p ? node[lowest[p]] : nodes++;
+        pair[p] = HOCCL_PAIR_HOST;
+    }
+    if (nodes > 1 && !hoccl_layout_make(layout, c->size, node, pair, &unfit))
+        c->layout = layout;
+    else
+        free(layout);
+}
+
+static int32_t lowest_here(const struct hoccl_comm *c)
+{
+    int p = 0;
+    while (p < c->rank && c->peers[p].far)
+        p++;
+    return p;
+}
+
 /* Nobody has a communicator that another rank could not make: `so_far` is how this one has fared. */
 static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
 {
@@ -343,7 +366,8 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
     struct hoccl_gather g = {.name = "start-up", .links = c->links, .me = c->rank, .timeout = hoccl_settings.init_timeout,
                              .check = check_boot, .arg = o->boot, .stir = hoccl_abroad_stir, .stirred = c};
     int *ranks = hoccl_alloc((size_t)c->size * sizeof *ranks, "start-up");
-    char *ready = hoccl_alloc((size_t)c->size, "start-up");
+    int32_t *lowest = hoccl_alloc((size_t)c->size * sizeof *lowest, "start-up"), mine = lowest_here(c);
+    struct hoccl_layout *layout = hoccl_alloc(sizeof *layout, "start-up");
     HOCCL_Result r = so_far;
     if (!r && ranks)
         r = probe(c, g, ranks);
@@ -351,14 +375,18 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
         ranks[g.count] = g.count;
     g.ranks = ranks;
     g.step = 4;
-    if (!ranks || !ready)
+    if (!ranks || !lowest || !layout)
         r = HOCCL_ERR_MEMORY;
     else if (r)
         hoccl_gather_refuse(&g);
     else
-        r = hoccl_gather(&g, "y", 1, ready);
+        r = hoccl_gather(&g, &mine, sizeof mine, lowest);
+    if (r)
+        free(layout);
+    else
+        lay_out(c, layout, lowest);
     free(ranks);
-    free(ready);
+    free(lowest);
     return r;
 }
 

@@ -7,6 +7,7 @@
 #include "boot/boot.h"
 #include "core/abroad.h"
 #include "p2p/flow.h"
+#include "sched/layout.h"
 #include "stream/handshake.h"
 
 #include <pthread.h>
@@ -54,6 +55,7 @@ struct hoccl_comm {
     struct hoccl_peer *peers; /* size of them */
     struct hoccl_link *links; /* size of them */
     int node;                 /* HOCCL_TEST_NODE's, −1: the real one */
+    struct hoccl_layout *layout; /* which ranks share a node, the same at all; NULL: one node, or more than 1,024 ranks */
     struct hoccl_abroad abroad;
 
     /* The calling thread that holds `busy`. */

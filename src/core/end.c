@@ -61,6 +61,7 @@ void hoccl_comm_free(struct hoccl_comm *c)
     free(c->streams);
     free(c->links);
     free(c->peers);
+    free(c->layout);
     free(c);
 }
 

@@ -199,7 +199,7 @@ static void set_flow(struct hoccl_flow *f, struct hoccl_op *op, const struct hoc
     struct hoccl_comm *c = q->comm;
     struct hoccl_peer *peer = &c->peers[q->peer];
     *f = (struct hoccl_flow){.op = op, .is_send = q->is_send, .peer = peer, .header = q->header, .address = q->address,
-                             .memory = q->memory};
+                             .memory = q->memory, .after = q->after ? f - q->after : NULL};
     f->number = q->is_send ? peer->sends++ : peer->receives++;
     c->collectives += q->begins;
     f->header.operation = q->header.kind == HOCCL_FLOW_SEND_RECV ? 0 : c->collectives;

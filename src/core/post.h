@@ -11,6 +11,7 @@ struct hoccl_request {
     bool is_send;
     int peer;
     bool begins; /* the first request of a collective: hoccl_post gives it and those behind it the next number */
+    size_t after; /* it starts when the one so many requests before it in the same call is done; 0: at once */
     const void *address;
     struct hoccl_flow_header header;
     struct hoccl_memory memory;

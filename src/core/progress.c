@@ -128,6 +128,8 @@ static bool run_flows(struct hoccl_comm *comm)
         struct hoccl_op *op = f->op;
         bool moved = false;
         next = l->next;
+        if (f->after && f->after->state != HOCCL_FLOW_DONE)
+            continue;
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {

@@ -50,6 +50,13 @@ HOCCL_Result hoccl_flow_mismatch(const struct hoccl_flow *flow, const struct hoc
                           "same root",
                           hoccl_flow_name(flow, name, sizeof name), kind_name(flow->header.kind),
                           (unsigned long long)flow->header.operation, flow->header.root, theirs->root);
+    if (flow->header.whole != theirs->whole)
+        return hoccl_fail(HOCCL_ERR_MISMATCH,
+                          "%s: %s (collective %llu) is of %llu bytes (elements of %u) at this rank and of %llu bytes (elements of "
+                          "%u) at the peer: the counts of all ranks must give the same bytes",
+                          hoccl_flow_name(flow, name, sizeof name), kind_name(flow->header.kind),
+                          (unsigned long long)flow->header.operation, (unsigned long long)flow->header.whole,
+                          flow->header.element_size, (unsigned long long)theirs->whole, theirs->element_size);
     return hoccl_fail(HOCCL_ERR_MISMATCH,
                       "%s of %s: this rank %s %llu bytes (elements of %u) and the peer %s %llu bytes (elements of %u): the counts of "
                       "the two ends must give the same bytes",
@@ -61,7 +68,7 @@ HOCCL_Result hoccl_flow_mismatch(const struct hoccl_flow *flow, const struct hoc
 bool hoccl_flow_agrees(const struct hoccl_flow *flow, const struct hoccl_flow_header *theirs)
 {
     return theirs->bytes == flow->header.bytes && theirs->kind == flow->header.kind &&
-           theirs->operation == flow->header.operation && theirs->root == flow->header.root;
+           theirs->operation == flow->header.operation && theirs->root == flow->header.root && theirs->whole == flow->header.whole;
 }
 
 /* Sender: has the receiver granted? From the first true answer on the grant cannot be withdrawn. */

@@ -80,6 +80,7 @@ struct hoccl_flow_wire {
 struct hoccl_flow {
     struct hoccl_list link; /* in the communicator's list of running flows */
     void *op;               /* whose part it is */
+    const struct hoccl_flow *after; /* another one of its operation, which must be DONE before it begins; NULL: none */
     bool is_send;
     enum hoccl_flow_state state;
     enum hoccl_path path;

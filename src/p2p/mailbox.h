@@ -45,11 +45,13 @@
 struct hoccl_flow_header {
     uint64_t bytes;
     uint64_t operation;    /* number of the collective in the communicator; 0 for Send and Recv, which match in order */
-    uint32_t kind;         /* enum hoccl_flow_kind */
-    uint32_t element_size; /* told in messages; a difference alone is no error */
+    uint16_t kind;         /* enum hoccl_flow_kind */
+    uint16_t element_size; /* told in messages; a difference alone is no error */
     int32_t root;          /* of a collective that has one; else −1 */
-    uint32_t reserved;
+    uint64_t whole;        /* bytes of the message of which this flow is a part (Broadcast); else 0 */
 };
+
+_Static_assert(sizeof(struct hoccl_flow_header) == 32, "a grant has room for no more");
 
 /* What a flow is part of. */
 enum hoccl_flow_kind {

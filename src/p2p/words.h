@@ -26,7 +26,7 @@
 #include "p2p/mailbox.h"
 #include "transport/transport.h"
 
-#define HOCCL_WORDS_VERSION 1u
+#define HOCCL_WORDS_VERSION 2u
 #define HOCCL_GRANT_MOST 32u /* slots that a flow can hold at once, and so in one GRANT */
 
 enum hoccl_word_kind {

@@ -15,6 +15,8 @@
  */
 #include "sched/rotate.h"
 
+#include "sched/traffic.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,6 +143,11 @@ static uint32_t stage_count(const struct hoccl_layout *layout)
 	if (layout->nodes == 1)
 		return (uint32_t)size;
 	return (uint32_t)(layout->even ? layout->gpus - size : layout->gpus - 1);
+}
+
+struct hoccl_rotation hoccl_rotation_rule(const struct hoccl_layout *layout)
+{
+	return (struct hoccl_rotation){.layout = layout, .stages = stage_count(layout)};
 }
 
 static int init(struct hoccl_rotation *r, const struct hoccl_machine *machine, struct hoccl_traffic *traffic,

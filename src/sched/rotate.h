@@ -2,7 +2,8 @@
 #ifndef HOCCL_SCHED_ROTATE_H
 #define HOCCL_SCHED_ROTATE_H
 
-#include "sched/traffic.h"
+#include "sched/layout.h"
+#include "sched/machine.h"
 
 /*
  * The plan of a uniform pattern (Alltoall, AllGather: each rank sends `bytes` to each, itself included): a rule, not a
@@ -18,6 +19,9 @@ struct hoccl_rotation {
 	uint64_t bound_ns;
 	uint64_t sum_ns;	/* Σ τ, which is also the makespan: all ranks go at the same pace */
 };
+
+/* The rule alone, for those who only ask who is next: bytes and times are 0. */
+struct hoccl_rotation hoccl_rotation_rule(const struct hoccl_layout *layout);
 
 int hoccl_rotation_init(struct hoccl_rotation *rotation, const struct hoccl_layout *layout,
 			const struct hoccl_machine *machine, uint64_t bytes, struct hoccl_plan_error *error);

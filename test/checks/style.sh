@@ -13,7 +13,7 @@ cd "$root" || exit 1
 
 # Which folders a folder of src/ may include from (besides itself and include/); "cuda" is the driver's header.
 layers='
-api       base core cuda
+api       base core sched cuda
 core      base device stream boot topo transport p2p sched cuda
 sched     base topo
 p2p       base device topo boot transport stream cuda

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pieces of a collective go one after another, each in one chunk while it is no larger than that: counted at the
- * emulated GPU's push engine. (Independent messages share an engine in smaller chunks.) */
+/* What a collective asks of the engines, counted at the emulated GPUs' push engines: its pieces go one after another, each
+ * in one chunk while it is no larger than that (independent messages share an engine in smaller chunks); and a long
+ * broadcast leaves no GPU more than once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,12 +26,11 @@ struct work {
     CUstream stream;
 };
 
-static bool pushes(struct rank *r, uint64_t *ops)
+static bool pushes(struct rank *r, uint64_t *ops, uint64_t *bytes)
 {
     CUresult (*count)(CUdevice, enum hoccl_emu_engine, uint64_t *, uint64_t *);
-    uint64_t bytes;
     *(void **)&count = dlsym(hoccl_cuda_driver(), "hocclEmuEngineCount");
-    return RANK_CUDA(r, count(r->rank, HOCCL_EMU_PUSH, ops, &bytes));
+    return RANK_CUDA(r, count(r->rank, HOCCL_EMU_PUSH, ops, bytes));
 }
 
 static bool work_open(struct rank *r, struct work *w)
@@ -58,14 +58,53 @@ static bool work_done(struct rank *r, const struct work *w)
 static void gather(struct rank *r)
 {
     struct work w;
-    uint64_t before, after;
-    if (!work_open(r, &w) || !pushes(r, &before))
+    uint64_t before, after, bytes;
+    if (!work_open(r, &w) || !pushes(r, &before, &bytes))
         return;
     const void *own = (const void *)(w.in + (size_t)r->rank * PIECE);
     if (RANK_OK(r, HOCCL_AllGather(own, (void *)w.in, PIECE, HOCCL_BYTE, r->comm, w.stream)) && work_done(r, &w) &&
-        pushes(r, &after))
+        pushes(r, &after, &bytes))
         RANK_TRUE(r, after - before == RANKS - 1);
     work_close(r, &w);
+}
+
+/* What each rank's engine has pushed for a broadcast from rank 1. */
+static uint64_t pushed[RANKS];
+
+static bool spread(struct rank *r, const struct work *w, size_t bytes)
+{
+    uint64_t ops, before, after;
+    if (!pushes(r, &ops, &before) ||
+        !RANK_OK(r, HOCCL_Broadcast((void *)w->in, (void *)w->in, bytes, HOCCL_BYTE, 1, r->comm, w->stream)) || !work_done(r, w) ||
+        !pushes(r, &ops, &after))
+        return false;
+    pushed[r->rank] = after - before;
+    pthread_barrier_wait(&settled);
+    return true;
+}
+
+static void broadcast(struct rank *r)
+{
+    struct work w;
+    if (!work_open(r, &w))
+        return;
+    if (spread(r, &w, 4096)) /* a short one is root's alone */
+        RANK_TRUE(r, pushed[r->rank] == (r->rank == 1 ? (RANKS - 1) * 4096 : 0));
+    pthread_barrier_wait(&settled);
+    if (spread(r, &w, RANKS * PIECE)) { /* a long one goes along a chain */
+        uint64_t sum = 0;
+        for (int i = 0; i < RANKS; i++)
+            sum += pushed[i];
+        RANK_TRUE(r, sum == (RANKS - 1) * RANKS * PIECE);
+        RANK_TRUE(r, pushed[r->rank] <= RANKS * PIECE);
+    }
+    work_close(r, &w);
+}
+
+static void test_broadcast(void **state)
+{
+    (void)state;
+    ranks_run(RANKS, broadcast, NULL);
 }
 
 static void test_collective(void **state)
@@ -76,7 +115,7 @@ static void test_collective(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_collective)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_collective), cmocka_unit_test(test_broadcast)};
     setenv("HOCCL_DEVICE", "emu", 1);
     ranks_environment(RANKS);
     pthread_barrier_init(&settled, NULL, RANKS);
