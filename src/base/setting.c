@@ -16,7 +16,7 @@ struct hoccl_settings hoccl_settings;
 
 extern char **environ;
 
-enum kind { WORD, SECONDS, POSITIVE, BYTES, NUMBER, TEXT, ELSEWHERE };
+enum kind { WORD, SECONDS, POSITIVE, BYTES, NUMBER, PERCENT, TEXT, ELSEWHERE };
 
 struct row {
     const char *name;
@@ -40,6 +40,8 @@ static const struct row table[] = {
     {"HOCCL_WAIT_TIMEOUT", SECONDS, &hoccl_settings.wait_timeout, "0", NULL,
      "a peer that has not posted its side for so long is an error (0: never)"},
     {"HOCCL_CHUNK", BYTES, &hoccl_settings.chunk, "128M", NULL, "most bytes that a copy engine is given at once"},
+    {"HOCCL_SHARE", PERCENT, &hoccl_settings.share, "100", NULL,
+     "how much of a copy engine's time HOCCL takes at most; the rest is left to the application's own copies"},
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|push|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
@@ -152,6 +154,8 @@ static bool read_row(const struct row *r, const char *value)
         return read_bytes(value, r->target);
     case NUMBER:
         return read_number(value, r->target);
+    case PERCENT:
+        return read_number(value, r->target) && *(uint64_t *)r->target >= 1 && *(uint64_t *)r->target <= 100;
     case TEXT:
         return read_text(value, r->target);
     case ELSEWHERE:
@@ -163,6 +167,7 @@ static bool read_row(const struct row *r, const char *value)
 static const char *allowed(const struct row *r)
 {
     static const char *const by_kind[] = {NULL, "whole seconds", "whole seconds, at least 1", "bytes, as 65536, 64K, 4M or 1G", "a whole number",
+                                         "percent, 1 to 100",
                                          "at most 1023 characters", NULL};
     return r->words ? r->words : by_kind[r->kind];
 }

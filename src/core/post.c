@@ -200,6 +200,7 @@ static void set_flow(struct hoccl_flow *f, struct hoccl_op *op, const struct hoc
     struct hoccl_peer *peer = &c->peers[q->peer];
     *f = (struct hoccl_flow){.op = op, .is_send = q->is_send, .peer = peer, .header = q->header, .address = q->address,
                              .memory = q->memory, .after = q->after ? f - q->after : NULL};
+    f->order = (uint32_t)(f - op->flow);
     f->number = q->is_send ? peer->sends++ : peer->receives++;
     c->collectives += q->begins;
     f->header.operation = q->header.kind == HOCCL_FLOW_SEND_RECV ? 0 : c->collectives;
@@ -224,9 +225,9 @@ static HOCCL_Result make_op(struct part *p, const struct hoccl_request *q, size_
     return HOCCL_SUCCESS;
 }
 
-_Static_assert(sizeof(struct hoccl_op) % 8 == 0 && sizeof(struct hoccl_op_turn) % 8 == 0, "the parts of the block are aligned");
-_Static_assert(_Alignof(struct hoccl_op) <= 8 && _Alignof(struct hoccl_op_turn) <= 8 && _Alignof(struct hoccl_flow) <= 8,
-               "and 8 is enough for them");
+_Static_assert(sizeof(struct hoccl_op) % 16 == 0 && sizeof(struct hoccl_op_turn) % 16 == 0, "the parts of the block are aligned");
+_Static_assert(_Alignof(struct hoccl_op) <= 16 && _Alignof(struct hoccl_op_turn) <= 16 && _Alignof(struct hoccl_flow) <= 16,
+               "and 16 is enough for them");
 
 /* Nothing here can fail: numbers are given out only when the operation will be posted. */
 static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, bool gated)

@@ -20,6 +20,7 @@ static void start(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr peer_
     CUdeviceptr other = peer_base + (push ? s->grant.offset : s->offer.offset);
     f->transfer[0] = (struct hoccl_transfer){.to = push ? other : own, .from = push ? own : other, .bytes = f->header.bytes};
     f->transfer[0].party = f->header.kind == HOCCL_FLOW_SEND_RECV ? NULL : f->op;
+    f->transfer[0].order = f->order;
     hoccl_engine_add(engine_of(gpu, f), &f->transfer[0]);
     f->state = HOCCL_FLOW_MOVING;
 }

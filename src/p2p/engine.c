@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunk queue of an engine (paper §3.4, "flow-size-aware chunk schedule", here in its simplest form: equal turns).
- * Figures behind the constants: 128 MiB chunks reach 0.99 of an engine's rate, 4 MiB ones 0.82 (two H200s).
+/* The chunk queue of an engine (paper §3.4, "flow-size-aware chunk schedule").
  *
- * The flows of a collective are a party: they go one after another, in the order of their rotation as far as the grants
- * have come, with large chunks, since all of them must have ended before any of them counts. Parties take turns. */
+ *   party: a message           ─┐
+ *   party: a message            ├─ equal shares ──▶ chunk by chunk ──▶ engine
+ *   party: a collective        ─┘
+ *          stage 0: flow, flow     lower stages first; in a stage shares by size, so that its flows end together
+ *          stage 1: flow
+ *
+ * A party that comes later begins at the present turn. A collective is one party, since all of it must have ended before
+ * any of it counts; its flows stand there as far as the grants have come. */
 #include "p2p/engine.h"
 
 #include "base/clock.h"
@@ -12,8 +17,8 @@
 
 #include <string.h>
 
-#define SHARED_CHUNK ((uint64_t)4 << 20)  /* when several transfers take turns */
-#define AHEAD_BYTES ((uint64_t)16 << 20)  /* beyond two chunks, only so much is submitted ahead */
+/* Of every party. Its virtual time is a length in bytes then, in units that 128 bits hold for 2^84 of them. */
+#define PARTY_WEIGHT ((uint64_t)1 << 20)
 
 HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, enum hoccl_direction direction, struct hoccl_flag_pool *flags,
                                struct hoccl_submitter *submitter)
@@ -22,6 +27,7 @@ HOCCL_Result hoccl_engine_open(struct hoccl_engine *e, enum hoccl_direction dire
     hoccl_list_init(&e->queue);
     e->submitter = submitter;
     e->direction = direction;
+    hoccl_pace_init(&e->pace, hoccl_settings.chunk, (unsigned)hoccl_settings.share);
     HOCCL_Result r = hoccl_flag_take(flags, &e->done);
     if (r)
         return r;
@@ -43,50 +49,83 @@ void hoccl_engine_close(struct hoccl_engine *e, struct hoccl_flag_pool *flags)
     hoccl_flag_give(flags, &e->done);
 }
 
-/* The flows of an operation stand in one array, in their order, and their transfers with them. */
+/* ---- who is in the queue ----------------------------------------------------------------------------------------- */
+
+static struct hoccl_transfer *at(struct hoccl_list *link)
+{
+    return hoccl_entry(link, struct hoccl_transfer, link);
+}
+
+/* Behind those of the same or a lower order. One that has that order of the first shares with it from now on. */
 static void line_up(struct hoccl_transfer *first, struct hoccl_transfer *t)
 {
-    struct hoccl_list *l = first->behind.next;
-    while (l != &first->behind && hoccl_entry(l, struct hoccl_transfer, link) < t)
-        l = l->next;
-    hoccl_list_append(l, &t->link);
+    struct hoccl_list *l = first->behind.prev;
+    while (l != &first->behind && at(l)->order > t->order)
+        l = l->prev;
+    hoccl_list_append(l->next, &t->link);
+    hoccl_share_join(&t->part, t->bytes, 0);
+}
+
+static struct hoccl_transfer *first_of_party(struct hoccl_engine *e, const void *party)
+{
+    for (struct hoccl_list *l = e->queue.next; l != &e->queue && party; l = l->next)
+        if (at(l)->party == party)
+            return at(l);
+    return NULL;
+}
+
+static uint64_t ahead_of(const struct hoccl_engine *e, const struct hoccl_transfer *t)
+{
+    uint64_t bytes = 0;
+    for (uint32_t n = e->landed; n != e->given; n++) {
+        const struct hoccl_engine_chunk *c = &e->window[(n + 1) % HOCCL_WINDOW];
+        bytes += !c->transfer || !t->party || c->transfer->party != t->party ? c->bytes : 0;
+    }
+    return bytes;
 }
 
 void hoccl_engine_add(struct hoccl_engine *e, struct hoccl_transfer *t)
 {
+    struct hoccl_transfer *first = first_of_party(e, t->party);
     hoccl_list_init(&t->behind);
-    for (struct hoccl_list *l = e->queue.next; l != &e->queue && t->party; l = l->next) {
-        struct hoccl_transfer *first = hoccl_entry(l, struct hoccl_transfer, link);
-        if (first->party == t->party) {
-            line_up(first, t);
-            return;
-        }
+    hoccl_pace_newcomer(&e->pace, t->bytes, ahead_of(e, t), hoccl_now());
+    if (first) {
+        line_up(first, t);
+        return;
     }
+    if (hoccl_list_empty(&e->queue))
+        e->clock = 0;
+    hoccl_share_join(&t->turn, PARTY_WEIGHT, e->clock);
+    hoccl_share_join(&t->part, t->bytes, 0);
     hoccl_list_append(&e->queue, &t->link);
 }
 
 /* The next of the party takes the place of its first. */
-static void take_out(struct hoccl_engine *e, struct hoccl_transfer *t)
+static void take_out(struct hoccl_transfer *t)
 {
+    struct hoccl_list *next = hoccl_list_take(&t->behind), *place = t->link.next;
     hoccl_list_remove(&t->link);
-    struct hoccl_list *next = hoccl_list_take(&t->behind);
     if (!next)
         return;
-    hoccl_list_move(&hoccl_entry(next, struct hoccl_transfer, link)->behind, &t->behind);
-    hoccl_list_append(&e->queue, next);
+    hoccl_list_move(&at(next)->behind, &t->behind);
+    at(next)->turn = t->turn;
+    hoccl_list_append(place, next);
 }
 
 void hoccl_engine_cancel(struct hoccl_engine *e, struct hoccl_transfer *t)
 {
-    take_out(e, t);
+    (void)e;
+    take_out(t);
 }
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 static bool land(struct hoccl_engine *e)
 {
     uint32_t done = hoccl_observe(e->done.host);
-    bool moved = false;
+    uint64_t before = e->bytes, now;
     while (e->landed != e->given && hoccl_reached(done, e->landed + 1)) {
-        struct hoccl_chunk *c = &e->window[++e->landed % HOCCL_WINDOW];
+        struct hoccl_engine_chunk *c = &e->window[++e->landed % HOCCL_WINDOW];
         struct hoccl_transfer *t = c->transfer;
         CUresult result = (CUresult)hoccl_observe(&c->result);
         if (t) {
@@ -97,30 +136,51 @@ static bool land(struct hoccl_engine *e)
         e->flight_bytes -= c->bytes;
         e->chunks++;
         e->bytes += c->bytes;
-        moved = true;
     }
-    if (moved)
-        e->moved_at = hoccl_now();
-    return moved;
+    if (e->bytes == before)
+        return false;
+    now = hoccl_now();
+    hoccl_pace_landed(&e->pace, e->bytes - before, now - e->moved_at, now);
+    e->moved_at = now;
+    return true;
 }
 
-static uint64_t chunk_size(const struct hoccl_engine *e, const struct hoccl_transfer *t)
+static struct hoccl_load load_of(const struct hoccl_engine *e)
 {
-    bool alone = e->queue.next == e->queue.prev;
-    uint64_t most = alone || hoccl_settings.chunk < SHARED_CHUNK ? hoccl_settings.chunk : SHARED_CHUNK;
+    return (struct hoccl_load){.several = e->queue.next != e->queue.prev,
+                               .chunks = e->given - e->landed,
+                               .bytes = e->flight_bytes,
+                               .since = e->moved_at,
+                               .now = hoccl_now()};
+}
+
+static uint64_t next_bytes(const struct hoccl_transfer *t, uint64_t most)
+{
     uint64_t left = t->bytes - t->given;
     return left < most ? left : most;
 }
 
-/* Two chunks keep the engine busy; small ones may be more, so that their start-up costs overlap. */
-static bool room(const struct hoccl_engine *e, uint64_t bytes)
+/* Of the party's present stage, the one whose next chunk is due first. */
+static struct hoccl_transfer *next_in_party(struct hoccl_transfer *first, uint64_t most)
 {
-    uint32_t n = e->given - e->landed;
-    return n < 2 || (n < HOCCL_WINDOW && e->flight_bytes + bytes <= AHEAD_BYTES);
+    struct hoccl_transfer *best = first;
+    for (struct hoccl_list *l = first->behind.next; l != &first->behind && at(l)->order == first->order; l = l->next)
+        if (hoccl_share_due(&at(l)->part, next_bytes(at(l), most)) < hoccl_share_due(&best->part, next_bytes(best, most)))
+            best = at(l);
+    return best;
+}
+
+static struct hoccl_transfer *next_party(struct hoccl_engine *e, uint64_t most)
+{
+    struct hoccl_transfer *best = at(e->queue.next);
+    for (struct hoccl_list *l = best->link.next; l != &e->queue; l = l->next)
+        if (hoccl_share_due(&at(l)->turn, next_bytes(at(l), most)) < hoccl_share_due(&best->turn, next_bytes(best, most)))
+            best = at(l);
+    return best;
 }
 
 /* For tests: the fault of taking a chunk for landed when it has only been submitted. */
-static void believe_landed(struct hoccl_chunk *c)
+static void believe_landed(struct hoccl_engine_chunk *c)
 {
     c->transfer->landed += c->bytes;
     c->transfer->flight--;
@@ -129,7 +189,7 @@ static void believe_landed(struct hoccl_chunk *c)
 
 static bool give(struct hoccl_engine *e, struct hoccl_transfer *t, uint64_t bytes)
 {
-    struct hoccl_chunk *c = &e->window[(e->given + 1) % HOCCL_WINDOW];
+    struct hoccl_engine_chunk *c = &e->window[(e->given + 1) % HOCCL_WINDOW];
     struct hoccl_job job = {.kind = HOCCL_JOB_COPY,
                             .direction = e->direction,
                             .stream = e->stream,
@@ -155,22 +215,31 @@ static bool give(struct hoccl_engine *e, struct hoccl_transfer *t, uint64_t byte
     return true;
 }
 
+/* Give the chunk that is next; false if there is none, or no room. */
+static bool give_next(struct hoccl_engine *e)
+{
+    unsigned __int128 part_clock = 0;
+    if (hoccl_list_empty(&e->queue))
+        return false;
+    struct hoccl_load load = load_of(e);
+    uint64_t most = hoccl_pace_chunk(&e->pace, &load);
+    struct hoccl_transfer *first = next_party(e, most), *t = next_in_party(first, most);
+    uint64_t bytes = next_bytes(t, most);
+    if (load.chunks == HOCCL_WINDOW || !hoccl_pace_room(&e->pace, &load, bytes) || !give(e, t, bytes))
+        return false;
+    hoccl_pace_given(&e->pace, &load);
+    hoccl_share_give(&first->turn, bytes, &e->clock);
+    hoccl_share_give(&t->part, bytes, &part_clock);
+    if (t->given == t->bytes)
+        take_out(t);
+    return true;
+}
+
 bool hoccl_engine_step(struct hoccl_engine *e)
 {
     bool moved = land(e);
-    while (!hoccl_list_empty(&e->queue)) {
-        struct hoccl_transfer *t = hoccl_entry(e->queue.next, struct hoccl_transfer, link);
-        uint64_t bytes = chunk_size(e, t);
-        if (!room(e, bytes) || !give(e, t, bytes))
-            break;
-        if (t->given == t->bytes)
-            take_out(e, t);
-        else {
-            hoccl_list_remove(&t->link);
-            hoccl_list_append(&e->queue, &t->link);
-        }
+    while (give_next(e))
         moved = true;
-    }
     return moved;
 }
 

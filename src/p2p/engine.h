@@ -2,8 +2,8 @@
 /* One copy engine: one direction of one GPU, fed chunk by chunk from one queue.
  *
  * An engine serves one stream at a time and drains a backlog whole (measured), so fairness between transfers exists
- * only if their chunks are put in order here, with few submitted ahead. One transfer alone gets large chunks; several
- * take turns with small ones. Behind each chunk the engine writes its number into `done`, so one word tells how far the
+ * only if their chunks are put in order here, with few submitted ahead: sched/chunks.h says who is next, pace.h how large
+ * a chunk and how far ahead. Behind each chunk the engine writes its number into `done`, so one word tells how far the
  * queue has come.
  *
  * Owner: the progress thread. `done` is written by the GPU. */
@@ -11,7 +11,9 @@
 #define HOCCL_P2P_ENGINE_H
 
 #include "base/list.h"
+#include "p2p/pace.h"
 #include "p2p/submitter.h"
+#include "sched/chunks.h"
 #include "stream/flag.h"
 
 #define HOCCL_WINDOW 16u /* most chunks that are with the driver at once */
@@ -19,8 +21,11 @@
 /* A copy of `bytes` in the engine's direction; host addresses stand at the host's end. */
 struct hoccl_transfer {
     struct hoccl_list link;   /* in the engine's queue, or behind its party's first, while bytes are left to be given */
-    struct hoccl_list behind; /* of the party's first: the others, in the order of their addresses */
-    const void *party;        /* those of one party go one after another, parties take turns; NULL: a party of its own */
+    struct hoccl_list behind; /* of the party's first: the others, by `order` */
+    const void *party;        /* parties share the engine equally; NULL: a party of its own */
+    uint32_t order;           /* in its party: lower ones first, equal ones share by their sizes */
+    struct hoccl_share turn;  /* the party's place among parties, kept by its first */
+    struct hoccl_share part;  /* its own place in its party */
     CUdeviceptr to, from;
     uint64_t bytes;
     uint64_t given;   /* handed to the submitter */
@@ -34,8 +39,10 @@ struct hoccl_engine {
     CUstream stream;
     struct hoccl_flag done;
     struct hoccl_submitter *submitter;
-    struct hoccl_list queue; /* the first transfer of each party; the next one to be served first */
-    struct hoccl_chunk {
+    struct hoccl_list queue; /* the first transfer of each party, in the order in which they came */
+    struct hoccl_pace pace;
+    unsigned __int128 clock; /* virtual time of the parties' turns */
+    struct hoccl_engine_chunk {
         struct hoccl_transfer *transfer; /* NULL: believed landed already (a test's fault) */
         uint64_t bytes;
         uint32_t result; /* submitter; CUresult */

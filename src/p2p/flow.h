@@ -86,6 +86,7 @@ struct hoccl_flow {
     enum hoccl_path path;
     struct hoccl_peer *peer;
     uint32_t number;        /* posting order of the pair and direction */
+    uint32_t order;         /* in its collective, where several share an engine: lower ones first, equal ones together */
     struct hoccl_flow_header header;
     const void *address;
     struct hoccl_memory memory;

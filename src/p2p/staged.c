@@ -66,7 +66,7 @@ static void start_chunk(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     uint64_t at = (uint64_t)f->started * size, left = f->header.bytes - at;
     CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + at, slot = f->base + f->slot[i] * size;
     f->transfer[i] = (struct hoccl_transfer){.to = f->is_send ? slot : own, .from = f->is_send ? own : slot,
-                                             .bytes = left < size ? left : size};
+                                             .bytes = left < size ? left : size, .party = f, .order = f->started};
     hoccl_engine_add(hoccl_staged_engine(gpu, f), &f->transfer[i]);
     f->started++;
 }

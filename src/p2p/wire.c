@@ -135,7 +135,8 @@ static void start_copy(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoc
     s->state = HOCCL_POOL_COPYING;
     s->cancelled = false;
     s->direction = hoccl_pool_direction(pool, out, f->memory.host);
-    s->transfer = (struct hoccl_transfer){.to = out ? at : own, .from = out ? own : at, .bytes = s->bytes};
+    s->transfer = (struct hoccl_transfer){.to = out ? at : own, .from = out ? own : at, .bytes = s->bytes, .party = f,
+                                           .order = s->chunk};
     f->wire.copying++;
     hoccl_list_append(out ? &w->filling : &w->emptying, &s->link);
     hoccl_engine_add(&w->gpu->engine[s->direction], &s->transfer);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk order of one engine (paper section 3.4, "flow-size-aware chunk scheduling").
+ * Chunk order (paper section 3.4, "flow-size-aware chunk scheduling"): the rule that the engines' queues (p2p/engine.c) and
+ * the simulator of hoccl-plan share.
  *
  * A copy engine takes one copy at a time and drains the stream it serves, so flows share it only if HOCCL orders their
  * chunks itself: one queue an engine, a bounded number of chunks submitted ahead. The order is that of start-time fair
@@ -17,6 +18,29 @@
 #include <stdlib.h>
 
 #define VIRTUAL_SHIFT 64
+#define REST_MOST ((uint64_t)1 << 62)
+
+void hoccl_share_join(struct hoccl_share *share, uint64_t weight, unsigned __int128 clock)
+{
+	*share = (struct hoccl_share){.weight = weight ? weight : 1, .begin = clock};
+}
+
+unsigned __int128 hoccl_share_due(struct hoccl_share *share, uint64_t bytes)
+{
+	if (share->next != bytes)
+		share->due = share->begin + ((unsigned __int128)bytes << VIRTUAL_SHIFT) / share->weight;
+	share->next = bytes;
+	return share->due;
+}
+
+void hoccl_share_give(struct hoccl_share *share, uint64_t bytes, unsigned __int128 *clock)
+{
+	unsigned __int128 due = hoccl_share_due(share, bytes);
+
+	*clock = share->begin > *clock ? share->begin : *clock;
+	share->begin = due;
+	share->next = 0;
+}
 
 int hoccl_chunks_init(struct hoccl_chunks *q, uint64_t chunk_bytes)
 {
@@ -30,12 +54,11 @@ void hoccl_chunks_fini(struct hoccl_chunks *q)
 	*q = (struct hoccl_chunks){0};
 }
 
-/* The virtual time that the flow's next chunk takes. */
-static unsigned __int128 virtual_length(const struct hoccl_chunks *q, const struct hoccl_chunk_flow *f)
+static uint64_t next_bytes(const struct hoccl_chunks *q, const struct hoccl_chunk_flow *f)
 {
-	uint64_t left = f->bytes - f->given, bytes = left < q->chunk_bytes ? left : q->chunk_bytes;
+	uint64_t left = f->bytes - f->given;
 
-	return ((unsigned __int128)bytes << VIRTUAL_SHIFT) / f->weight;
+	return left < q->chunk_bytes ? left : q->chunk_bytes;
 }
 
 int hoccl_chunks_add(struct hoccl_chunks *q, uint64_t id, uint64_t bytes, uint64_t weight)
@@ -55,22 +78,26 @@ int hoccl_chunks_add(struct hoccl_chunks *q, uint64_t id, uint64_t bytes, uint64
 		q->clock = 0;
 	struct hoccl_chunk_flow *f = &q->flow[q->flows++];
 
-	*f = (struct hoccl_chunk_flow){.bytes = bytes, .weight = weight ? weight : 1, .id = id};
-	f->due = q->clock + virtual_length(q, f);
+	*f = (struct hoccl_chunk_flow){.bytes = bytes, .id = id};
+	hoccl_share_join(&f->share, weight, q->clock);
 	return 0;
 }
 
 static struct hoccl_chunk_flow *first_due(const struct hoccl_chunks *q, bool (*ready)(void *, uint64_t), void *context)
 {
 	struct hoccl_chunk_flow *best = NULL;
+	unsigned __int128 first = 0;
 
 	for (int i = 0; i < q->flows; i++) {
 		struct hoccl_chunk_flow *f = &q->flow[i];
+		unsigned __int128 due = hoccl_share_due(&f->share, next_bytes(q, f));
 
-		if (best && (f->due > best->due || (f->due == best->due && f->id >= best->id)))
+		if (best && (due > first || (due == first && f->id >= best->id)))
 			continue;
-		if (!ready || ready(context, f->id))
-			best = f;
+		if (ready && !ready(context, f->id))
+			continue;
+		best = f;
+		first = due;
 	}
 	return best;
 }
@@ -82,26 +109,14 @@ bool hoccl_chunks_next(struct hoccl_chunks *q, struct hoccl_chunk *chunk, bool (
 
 	if (!f)
 		return false;
-	uint64_t left = f->bytes - f->given, bytes = left < q->chunk_bytes ? left : q->chunk_bytes;
-	unsigned __int128 began = f->due - virtual_length(q, f);
+	uint64_t bytes = next_bytes(q, f);
 
-	*chunk = (struct hoccl_chunk){f->id, f->given, bytes, bytes == left};
-	q->clock = began > q->clock ? began : q->clock;
+	*chunk = (struct hoccl_chunk){f->id, f->given, bytes, f->given + bytes == f->bytes};
+	hoccl_share_give(&f->share, bytes, &q->clock);
 	f->given += bytes;
 	if (f->given == f->bytes)
 		*f = q->flow[--q->flows];
-	else
-		f->due += virtual_length(q, f);
 	return true;
-}
-
-unsigned int hoccl_chunks_ahead(const struct hoccl_machine *machine, const struct hoccl_rate *engine,
-				uint64_t chunk_bytes)
-{
-	uint64_t chunk_ns = hoccl_rate_time(engine, chunk_bytes) + machine->copy_ns;
-	uint64_t ahead = 1 + (machine->seen_ns + chunk_ns - 1) / (chunk_ns ? chunk_ns : 1);
-
-	return ahead < 2 ? 2 : ahead > 64 ? 64 : (unsigned int)ahead;
 }
 
 uint64_t hoccl_chunks_rest(uint64_t busy_ns, unsigned int percent)
@@ -112,5 +127,5 @@ uint64_t hoccl_chunks_rest(uint64_t busy_ns, unsigned int percent)
 		percent = 1;
 	unsigned __int128 rest = (unsigned __int128)busy_ns * (100 - percent) / percent;
 
-	return rest > HOCCL_TIME_MAX ? HOCCL_TIME_MAX : (uint64_t)rest;
+	return rest > REST_MOST ? REST_MOST : (uint64_t)rest;
 }

@@ -2,25 +2,39 @@
 #ifndef HOCCL_SCHED_CHUNKS_H
 #define HOCCL_SCHED_CHUNKS_H
 
-#include "sched/machine.h"
-
 #include <stdbool.h>
+#include <stdint.h>
 
 /*
- * The queue of one engine: flows that share it, cut into chunks of fixed size, in weighted round robin.
- * Weights decide who ends when. Weight = size (flows of one stage): all end in the last round, within one chunk of each
- * other's. Equal weights (unrelated flows): a small flow beside a huge one ends after twice its own time.
+ * The order of chunks of flows that share something: weighted round robin. Weights decide who ends when. Weight = size
+ * (flows of one stage): all end in the last round, within one chunk of each other's. Equal weights (unrelated flows): a
+ * small flow beside a huge one ends after twice its own time.
  */
 
+/* A flow's place in the order; times are virtual, scaled (chunks.c). */
+struct hoccl_share {
+	uint64_t weight;		/* at least 1 */
+	uint64_t next;			/* the chunk for which `due` holds; 0: none */
+	unsigned __int128 begin, due;	/* of its next chunk */
+};
+
+/* Joins at the time `clock`: it has no credit for what was before. Weight 0 counts as 1. */
+void hoccl_share_join(struct hoccl_share *share, uint64_t weight, unsigned __int128 clock);
+
+/* When its next chunk, of `bytes`, is due: who is due first goes next. */
+unsigned __int128 hoccl_share_due(struct hoccl_share *share, uint64_t bytes);
+
+/* It has been given `bytes`; the clock goes on. */
+void hoccl_share_give(struct hoccl_share *share, uint64_t bytes, unsigned __int128 *clock);
+
+/* The queue of one engine, for the simulator: flows that share it, cut into chunks of fixed size. */
 struct hoccl_chunk_flow {
 	uint64_t bytes;		/* all of it */
 	uint64_t given;		/* bytes handed out so far */
-	unsigned __int128 due;	/* virtual time at which its next chunk is, scaled (chunks.c) */
-	uint64_t weight;
+	struct hoccl_share share;
 	uint64_t id;		/* the owner's */
 };
 
-/* Owner: one thread (the submitter of the engine). */
 struct hoccl_chunks {
 	struct hoccl_chunk_flow *flow;
 	int flows, room;
@@ -43,13 +57,6 @@ int hoccl_chunks_add(struct hoccl_chunks *chunks, uint64_t id, uint64_t bytes, u
 /* The next chunk; false when there is none. `ready` (may be NULL) says whether a flow could take one now. */
 bool hoccl_chunks_next(struct hoccl_chunks *chunks, struct hoccl_chunk *chunk,
 		       bool (*ready)(void *context, uint64_t id), void *context);
-
-/*
- * How many chunks to keep submitted, the running one included, so that the engine never waits for the CPU: the time from
- * a chunk's end until the next one is submitted must be covered by chunks that are queued; at least 2, at most 64.
- */
-unsigned int hoccl_chunks_ahead(const struct hoccl_machine *machine, const struct hoccl_rate *engine,
-				uint64_t chunk_bytes);
 
 /*
  * How long the engine must rest after a chunk that took busy_ns, so that at most `percent` of its time is ours and the

@@ -16,7 +16,7 @@ layers='
 api       base core sched cuda
 core      base device stream boot topo transport p2p sched cuda
 sched     base topo
-p2p       base device topo boot transport stream cuda
+p2p       base device topo boot transport stream sched cuda
 stream    base device cuda
 transport base
 topo      base device cuda

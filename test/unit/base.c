@@ -88,6 +88,8 @@ static void test_bad_values(void **state)
         {"HOCCL_INIT_TIMEOUT", "soon", "whole seconds"},
         {"HOCCL_WAIT_TIMEOUT", "0x10", "whole seconds"},
         {"HOCCL_CHUNK", "0", "bytes"},
+        {"HOCCL_SHARE", "0", "percent"},
+        {"HOCCL_SHARE", "101", "percent"},
         {"HOCCL_CHUNK", "K", "bytes"},
         {"HOCCL_CHUNK", "4k", "bytes"},
         {"HOCCL_CHUNK", "4MB", "bytes"},

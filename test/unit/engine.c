@@ -27,6 +27,7 @@ static struct bench *bench_open(uint32_t first)
     b->engine.given = b->engine.landed = b->word = first;
     b->engine.done.host = &b->word;
     OK(hoccl_settings_load());
+    hoccl_pace_init(&b->engine.pace, hoccl_settings.chunk, (unsigned)hoccl_settings.share);
     return b;
 }
 
@@ -84,37 +85,220 @@ static void test_alone(void **state)
     free(b);
 }
 
-/* Several take turns with chunks of 4 MiB, and nobody waits for a long one in front. */
+/* With the rate known, the next large chunk is given when the present one ends in 100 µs or less, as far as one knows. */
+static void test_not_too_early(void **state)
+{
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t = transfer(0, 1024 * MIB);
+    b->engine.pace.ns_a_mib = 1000000; /* slow: 128 MiB take 128 ms */
+    hoccl_engine_add(&b->engine, &t);
+    assert_int_equal(step(b), 1);
+    assert_int_equal(step(b), 0);
+    b->engine.moved_at = hoccl_now() - 128 * HOCCL_MS;
+    assert_int_equal(step(b), 1);
+    assert_int_equal(step(b), 0);
+    free(b);
+}
+
+/* Which of the transfers a job belongs to: they stand 8 GiB apart. */
+static int who(const struct bench *b, uint32_t job)
+{
+    return (int)((b->job[job].to - (1ull << 40)) >> 33);
+}
+
+/* Until all is given and has landed, one chunk after the other. */
+static void run_all(struct bench *b)
+{
+    while (step(b) || !hoccl_engine_empty(&b->engine)) {
+        if (b->word != b->engine.given)
+            land(b, 1);
+        assert_true(b->engine.given - b->engine.landed <= HOCCL_WINDOW);
+    }
+}
+
+/* Several parties take turns with chunks of 4 MiB, whose chunk is due first first, and nobody waits for a long one. */
 static void test_turns(void **state)
 {
     (void)state;
     setenv("HOCCL_CHUNK", "128M", 1);
     struct bench *b = bench_open(0);
     struct hoccl_transfer t[3] = {transfer(0, 100 * MIB), transfer(1ull << 33, 9 * MIB), transfer(2ull << 33, 1000)};
-    static const int turns[] = {0, 1, 2, 0, 1, 0};
+    static const int turns[] = {2, 0, 1, 0, 1, 1};
     uint64_t given[3] = {0};
-    uint32_t n = 0;
     for (int i = 0; i < 3; i++)
         hoccl_engine_add(&b->engine, &t[i]);
-    while (!hoccl_transfer_complete(&t[0]) || !hoccl_transfer_complete(&t[1]) || !hoccl_transfer_complete(&t[2])) {
-        step(b);
-        if (b->engine.given != b->engine.landed && b->word != b->engine.given)
-            land(b, 1);
-        assert_true(++n < 1000);
-        assert_true(b->engine.given - b->engine.landed <= HOCCL_WINDOW);
-    }
+    run_all(b);
     for (uint32_t i = 0; i < b->jobs; i++) {
-        int who = (int)((b->job[i].to - (1ull << 40)) >> 33);
-        assert_int_equal(b->job[i].to - (1ull << 40) - ((uint64_t)who << 33), given[who]);
-        given[who] += b->job[i].bytes;
-        if (i < 6) /* turns, while more than one is left */
-            assert_int_equal(who, turns[i]);
-        if (i < 5 && who < 2)
+        int w = who(b, i);
+        assert_int_equal(b->job[i].to - (1ull << 40) - ((uint64_t)w << 33), given[w]);
+        given[w] += b->job[i].bytes;
+        if (i < 6)
+            assert_int_equal(w, turns[i]);
+        if (i >= 1 && i < 5)
             assert_int_equal(b->job[i].bytes, 4 * MIB);
     }
     for (int i = 0; i < 3; i++)
         assert_int_equal(given[i], t[i].bytes);
     free(b);
+}
+
+/* A small message posted with a huge one: at most two chunks of 4 MiB are in front of any chunk of it, and it has ended
+ * after twice its bytes and those. */
+static void test_small_beside_huge(void **state)
+{
+    static const uint64_t small[] = {1, 16, 64};
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    for (int k = 0; k < 3; k++) {
+        struct bench *b = bench_open(0);
+        struct hoccl_transfer huge = transfer(0, 1024 * MIB), little = transfer(1ull << 33, small[k] * MIB);
+        uint64_t before = 0;
+        hoccl_engine_add(&b->engine, &huge);
+        hoccl_engine_add(&b->engine, &little);
+        run_all(b);
+        for (uint32_t i = 0, ends = 0; !ends; i++) {
+            before += b->job[i].bytes;
+            ends = who(b, i) == 1 && b->job[i].to + b->job[i].bytes == little.to + little.bytes;
+        }
+        assert_true(before <= 2 * small[k] * MIB + 8 * MIB);
+        free(b);
+    }
+}
+
+/* Once a message had to wait for a huge one, a huge one alone has no more in front of the next that comes than the engine
+ * moves in 100 µs: 32 MiB at 3 µs a MiB. Without company for a second, it has large chunks again. */
+static void test_company(void **state)
+{
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer huge = transfer(0, 4096 * MIB), little = transfer(1ull << 33, MIB), again = transfer(2ull << 33, MIB);
+    hoccl_engine_add(&b->engine, &huge);
+    step(b);
+    assert_true(b->engine.flight_bytes >= 128 * MIB);
+    hoccl_engine_add(&b->engine, &little);
+    uint32_t jobs = b->jobs, most = 0;
+    for (int i = 0; i < 40; i++) {
+        land(b, 1);
+        step(b);
+        most = b->engine.flight_bytes > most && i > 2 ? (uint32_t)b->engine.flight_bytes : most;
+    }
+    assert_true(hoccl_transfer_complete(&little));
+    assert_int_equal(who(b, jobs), 1);
+    assert_int_equal(most, 32 * MIB);
+    hoccl_engine_add(&b->engine, &again);
+    jobs = b->jobs;
+    land(b, 1);
+    step(b);
+    assert_int_equal(who(b, jobs), 2);
+    b->engine.pace.company_at -= 2 * HOCCL_S;
+    for (int i = 0; i < 6; i++) {
+        land(b, 1);
+        step(b);
+    }
+    assert_int_equal(b->job[b->jobs - 1].bytes, 128 * MIB);
+    free(b);
+}
+
+/* On an engine of 50 GB/s (21 µs a MiB), 100 µs are less. */
+static void test_slow_engine(void **state)
+{
+    struct hoccl_pace p;
+    struct hoccl_load alone = {.chunks = 2, .bytes = MIB, .now = HOCCL_S}, several = alone;
+    (void)state;
+    several.several = true;
+    hoccl_pace_init(&p, 128 * MIB, 100);
+    hoccl_pace_landed(&p, 4 * MIB, 84 * HOCCL_US, 1);
+    assert_int_equal(hoccl_pace_chunk(&p, &alone), 128 * MIB);
+    assert_int_equal(hoccl_pace_chunk(&p, &several), MIB);
+    hoccl_pace_newcomer(&p, MIB, 128 * MIB, HOCCL_S);
+    for (int i = 0; i < 10; i++)
+        hoccl_pace_given(&p, &alone);
+    assert_int_equal(hoccl_pace_chunk(&p, &alone), 2 * MIB);
+    assert_true(hoccl_pace_room(&p, &several, MIB));
+    assert_false(hoccl_pace_room(&p, &several, 2 * MIB));
+    hoccl_pace_landed(&p, 3 * MIB, 1, 1); /* too few bytes to go by */
+    assert_int_equal(hoccl_pace_chunk(&p, &several), MIB);
+}
+
+/* A party's stages one after another, in large chunks; the flows of a stage end within a chunk of each other. */
+static void test_stages(void **state)
+{
+    static const uint64_t bytes[] = {100, 7, 1000, 200};
+    static const uint32_t order[] = {1, 1, 1, 0};
+    int party, ends[4] = {0};
+    (void)state;
+    setenv("HOCCL_CHUNK", "16M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t[4];
+    for (int i = 0; i < 4; i++) {
+        t[i] = transfer((uint64_t)i << 33, bytes[i] * MIB);
+        t[i].party = &party;
+        t[i].order = order[i];
+        if (i == 3) /* the lowest stage comes first where it is there in time */
+            hoccl_engine_add(&b->engine, &t[3]);
+    }
+    for (int i = 0; i < 3; i++)
+        hoccl_engine_add(&b->engine, &t[i]);
+    run_all(b);
+    for (int i = 0; i < (int)b->jobs; i++) {
+        assert_true(b->job[i].bytes <= 16 * MIB);
+        ends[who(b, (uint32_t)i)] = i;
+    }
+    assert_int_equal(ends[3], 12);
+    for (int i = 0; i < 3; i++)
+        assert_true(ends[i] >= (int)b->jobs - 3);
+    free(b);
+}
+
+/* A stage whose flow comes late, and one that is cancelled while it leads: nobody is lost or served twice. */
+static void test_party_comes_and_goes(void **state)
+{
+    int party;
+    (void)state;
+    setenv("HOCCL_CHUNK", "1M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t[3];
+    for (int i = 0; i < 3; i++) {
+        t[i] = transfer((uint64_t)i << 33, 40 * MIB);
+        t[i].party = &party;
+        t[i].order = (uint32_t)(2 - i);
+    }
+    hoccl_engine_add(&b->engine, &t[0]);
+    step(b);
+    hoccl_engine_add(&b->engine, &t[2]);
+    hoccl_engine_add(&b->engine, &t[1]);
+    assert_ptr_equal(t[0].behind.next, &t[2].link);
+    hoccl_engine_cancel(&b->engine, &t[0]);
+    uint32_t jobs = b->jobs;
+    run_all(b);
+    assert_true(t[0].landed < t[0].bytes && !t[0].flight);
+    assert_true(hoccl_transfer_complete(&t[1]) && hoccl_transfer_complete(&t[2]));
+    for (uint32_t i = jobs; i < b->jobs; i++)
+        assert_int_equal(who(b, i), i - jobs < 40 ? 2 : 1);
+    free(b);
+}
+
+/* HOCCL_SHARE: one chunk at a time, and a rest as long as the chunk took, at 50. */
+static void test_share(void **state)
+{
+    struct hoccl_pace p;
+    struct hoccl_load l = {.now = 1000};
+    (void)state;
+    hoccl_pace_init(&p, 128 * MIB, 50);
+    assert_int_equal(hoccl_pace_chunk(&p, &l), 16 * MIB);
+    assert_true(hoccl_pace_room(&p, &l, MIB));
+    l.chunks = 1;
+    assert_false(hoccl_pace_room(&p, &l, MIB));
+    l.chunks = 0;
+    hoccl_pace_landed(&p, 16 * MIB, 1600, 1000);
+    assert_false(hoccl_pace_room(&p, &l, MIB));
+    l.now = 2599;
+    assert_false(hoccl_pace_room(&p, &l, MIB));
+    l.now = 2600;
+    assert_true(hoccl_pace_room(&p, &l, MIB));
 }
 
 /* Small ones: up to 16 at once; the numbers wrap. */
@@ -248,7 +432,10 @@ static void test_slots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),    cmocka_unit_test(test_turns),     cmocka_unit_test(test_window_and_wrap),
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_not_too_early), cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_small_beside_huge), cmocka_unit_test(test_company), cmocka_unit_test(test_slow_engine),
+        cmocka_unit_test(test_stages),   cmocka_unit_test(test_party_comes_and_goes), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_window_and_wrap),
         cmocka_unit_test(test_refusal_and_cancel), cmocka_unit_test(test_stalled), cmocka_unit_test(test_full_ring),
         cmocka_unit_test(test_slots),
     };

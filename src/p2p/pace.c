@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See pace.h. */
+#include "p2p/pace.h"
+
+#include "base/clock.h"
+#include "sched/chunks.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define NEWCOMER (100 * HOCCL_US)     /* the longest that a newcomer should wait for what is with the driver */
+#define BYTES_MOST (32 * MIB)         /* of NEWCOMER: also while the rate is not known */
+#define COMPANY HOCCL_S               /* for so long a lone transfer expects others */
+#define WINDOW_QUIET (16 * MIB)       /* undisturbed: beyond two chunks, only so much is ahead */
+#define SAMPLE (4 * MIB)              /* fewer bytes say nothing of the rate */
+#define LONE_CHUNKS 2u
+
+void hoccl_pace_init(struct hoccl_pace *pace, uint64_t most, unsigned percent)
+{
+    *pace = (struct hoccl_pace){.most = most, .percent = percent};
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What the engine moves in NEWCOMER. */
+static uint64_t in_time(const struct hoccl_pace *p)
+{
+    return p->ns_a_mib ? smaller(NEWCOMER * MIB / p->ns_a_mib, BYTES_MOST) : BYTES_MOST;
+}
+
+static uint64_t whole(uint64_t bytes)
+{
+    return bytes < MIB ? MIB : bytes / MIB * MIB;
+}
+
+static bool company(const struct hoccl_pace *p, uint64_t now)
+{
+    return p->company_at && now < p->company_at + COMPANY;
+}
+
+/* 2, 4, 4, 8, 8, 16, 16, … MiB where 32 are moved in time. */
+static uint64_t grown(const struct hoccl_pace *p, const struct hoccl_load *load)
+{
+    uint64_t shift = load->chunks ? (p->steps + 1) / 2 : 0;
+    return whole(in_time(p) / 2 >> (shift < 3 ? 3 - shift : 0));
+}
+
+uint64_t hoccl_pace_chunk(const struct hoccl_pace *pace, const struct hoccl_load *load)
+{
+    uint64_t bytes = pace->most;
+    if (load->several)
+        bytes = whole(in_time(pace) / 8);
+    else if (company(pace, load->now))
+        bytes = grown(pace, load);
+    else if (pace->percent < 100)
+        bytes = whole(in_time(pace) / 2);
+    return smaller(bytes, pace->most);
+}
+
+/* The oldest ends in NEWCOMER or less, as far as one knows. */
+static bool ends_soon(const struct hoccl_pace *p, const struct hoccl_load *l)
+{
+    uint64_t takes = l->bytes / MIB * p->ns_a_mib;
+    return l->now + NEWCOMER >= l->since + takes;
+}
+
+bool hoccl_pace_room(const struct hoccl_pace *pace, const struct hoccl_load *load, uint64_t bytes)
+{
+    if (pace->percent < 100)
+        return !load->chunks && load->now >= pace->rest_until;
+    if (load->chunks < LONE_CHUNKS)
+        return !load->chunks || ends_soon(pace, load);
+    if (load->several || company(pace, load->now))
+        return load->bytes + bytes <= 2 * smaller(whole(in_time(pace) / 8), pace->most);
+    return load->bytes + bytes <= WINDOW_QUIET;
+}
+
+void hoccl_pace_newcomer(struct hoccl_pace *pace, uint64_t bytes, uint64_t ahead, uint64_t now)
+{
+    if (ahead > bytes)
+        pace->company_at = now;
+}
+
+void hoccl_pace_given(struct hoccl_pace *pace, const struct hoccl_load *load)
+{
+    pace->steps = load->several ? 0 : load->chunks ? pace->steps + 1 : 1;
+}
+
+/* What is seen late, or had to wait for a copy of the application, looks slow. */
+static void measure(struct hoccl_pace *p, uint64_t bytes, uint64_t ns)
+{
+    uint64_t seen = ns / (bytes / MIB);
+    seen = seen ? seen : 1;
+    if (!p->ns_a_mib || seen < p->ns_a_mib)
+        p->ns_a_mib = seen;
+    else
+        p->ns_a_mib += (seen - p->ns_a_mib) / 8;
+}
+
+void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uint64_t now)
+{
+    if (bytes >= SAMPLE)
+        measure(pace, bytes, ns);
+    uint64_t own = bytes >= SAMPLE ? bytes / MIB * pace->ns_a_mib : ns;
+    pace->rest_until = now + hoccl_chunks_rest(smaller(own, ns), pace->percent);
+}
