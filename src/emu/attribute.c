@@ -49,13 +49,9 @@ static const struct {
     {A(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1},
     {A(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1},
     {A(MAX_BLOCKS_PER_MULTIPROCESSOR), 32},
-    {A(GPU_DIRECT_RDMA_SUPPORTED), 1},
-    {A(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED), 1},
     {A(GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS), CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST},
-    {A(GPU_DIRECT_RDMA_WRITES_ORDERING), CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER},
     {A(MEMORY_POOLS_SUPPORTED), 1},
     {A(MEMPOOL_SUPPORTED_HANDLE_TYPES), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
-    {A(DMA_BUF_SUPPORTED), 1},
     {A(IPC_EVENT_SUPPORTED), 1},
     {A(HOST_NUMA_ID), 0},
     {A(NUMA_ID), -1},
@@ -75,6 +71,12 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
             *pi = fixed[i].value;
     if (attrib == A(MULTIPROCESSOR_COUNT))
         *pi = (int)emu.set.sms;
+    else if (attrib == A(GPU_DIRECT_RDMA_SUPPORTED) || attrib == A(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        *pi = emu.set.rdma[d->gpu] != EMU_RDMA_OFF;
+    else if (attrib == A(GPU_DIRECT_RDMA_WRITES_ORDERING))
+        *pi = emu.set.order[d->gpu];
+    else if (attrib == A(DMA_BUF_SUPPORTED))
+        *pi = emu.set.rdma[d->gpu] >= EMU_RDMA_DMABUF;
     else if (attrib == A(PCI_BUS_ID))
         *pi = d->pci_bus;
     else if (attrib == A(PCI_DEVICE_ID))

@@ -25,6 +25,9 @@
 /* Classes of hardware channel; all but the first are also the engines of a GPU. */
 enum emu_class { EMU_COMPUTE, EMU_PUSH, EMU_PULL, EMU_D2H, EMU_H2D, EMU_CLASSES };
 
+/* What RDMA devices may do with a GPU's memory: nothing; only by its address; by a dma-buf too; by one over PCIe. */
+enum emu_rdma { EMU_RDMA_OFF, EMU_RDMA_ADDRESS, EMU_RDMA_DMABUF, EMU_RDMA_PCIE };
+
 /* What the environment says (settings.c), read once by cuInit. */
 struct emu_settings {
     int gpus;                   /* HOCCL_EMU_DEVICES: GPUs of the machine */
@@ -37,6 +40,8 @@ struct emu_settings {
     bool peermem;               /* HOCCL_EMU_PEERMEM: the CPU may touch GPU memory */
     bool reuse;                 /* HOCCL_EMU_REUSE: a freed address is given out again at once */
     bool lazy;                  /* HOCCL_EMU_LAZY: a function's first launch loads it, under the driver's lock */
+    enum emu_rdma rdma[EMU_MAX_DEVICES]; /* HOCCL_EMU_RDMA, by GPU of the machine */
+    int order[EMU_MAX_DEVICES];          /* HOCCL_EMU_RDMA_ORDER: CU_GPU_DIRECT_RDMA_WRITES_ORDERING_… */
     bool p2p;                   /* HOCCL_EMU_P2P=0: no GPU can access another */
 };
 

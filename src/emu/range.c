@@ -180,7 +180,8 @@ void emu_range_remove(struct emu_range *range)
 
 void emu_range_expose(const struct emu_range *range, bool on)
 {
-    if (!emu.set.peermem || range->store->fd < 0)
+    int gpu = range->store->gpu;
+    if (!emu.set.peermem || range->store->fd < 0 || (gpu >= 0 && emu.set.rdma[gpu] == EMU_RDMA_OFF))
         return;
     if (on)
         mmap((void *)(uintptr_t)range->base, range->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,

@@ -59,6 +59,48 @@ static bool rates(uint64_t rate[EMU_CLASSES])
     return true;
 }
 
+/* A list with commas of one word a GPU, its last one for all that follow: the places of the words among `words`. */
+static bool list(const char *name, const char *const *words, int count, int *out)
+{
+    const char *text = getenv(name);
+    for (int gpu = 0; text && *text && gpu < EMU_MAX_DEVICES; gpu++) {
+        size_t length = strcspn(text, ",");
+        int w = 0;
+        while (w < count && (strlen(words[w]) != length || strncmp(text, words[w], length)))
+            w++;
+        if (w == count) {
+            fprintf(stderr, "HOCCL: %s has \"%s\": expected", name, text);
+            for (w = 0; w < count; w++)
+                fprintf(stderr, " %s", words[w]);
+            fprintf(stderr, ", one for each GPU, with commas\n");
+            return false;
+        }
+        out[gpu] = w;
+        text += text[length] ? length + 1 : 0;
+    }
+    return true;
+}
+
+/* How NICs and this machine's GPUs get on. */
+static bool rdma(struct emu_settings *set)
+{
+    static const char *const ways[] = {"off", "address", "dmabuf", "pcie"}, *const orders[] = {"none", "owner", "all"};
+    static const int order[] = {CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER,
+                                CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES};
+    int way[EMU_MAX_DEVICES];
+    for (int gpu = 0; gpu < EMU_MAX_DEVICES; gpu++) {
+        way[gpu] = EMU_RDMA_PCIE;
+        set->order[gpu] = 1;
+    }
+    if (!list("HOCCL_EMU_RDMA", ways, 4, way) || !list("HOCCL_EMU_RDMA_ORDER", orders, 3, set->order))
+        return false;
+    for (int gpu = 0; gpu < EMU_MAX_DEVICES; gpu++) {
+        set->rdma[gpu] = (enum emu_rdma)way[gpu];
+        set->order[gpu] = order[set->order[gpu]];
+    }
+    return true;
+}
+
 /* As the real driver: 8 when unset, at most 32, nonsense is ignored. */
 static unsigned connections(void)
 {
@@ -77,7 +119,7 @@ CUresult emu_settings_read(struct emu_settings *set)
                 number("HOCCL_EMU_MEMORY", 16, 1u << 30, &memory) && number("HOCCL_EMU_SMS", 1, 1024, &sms) &&
                 number("HOCCL_EMU_SEED", 0, UINT64_MAX, &seed) && number("HOCCL_EMU_DELAY_US", 0, 10000000, &delay) &&
                 flag("HOCCL_EMU_PEERMEM", &set->peermem) && flag("HOCCL_EMU_REUSE", &set->reuse) &&
-                flag("HOCCL_EMU_P2P", &set->p2p) && flag("HOCCL_EMU_LAZY", &set->lazy) && rates(set->rate);
+                flag("HOCCL_EMU_P2P", &set->p2p) && flag("HOCCL_EMU_LAZY", &set->lazy) && rates(set->rate) && rdma(set);
     set->gpus = (int)gpus;
     set->memory = memory << 20;
     set->sms = (unsigned)sms;

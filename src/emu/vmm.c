@@ -84,6 +84,8 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
+    if (prop->allocFlags.gpuDirectRDMACapable && emu.set.rdma[located(&prop->location)->gpu] == EMU_RDMA_OFF)
+        return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_SUCCESS;
 }
 
@@ -357,6 +359,12 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return emu_leave(CUDA_SUCCESS);
 }
 
+/* Does this GPU give such a dma-buf of its memory? */
+static bool gives(int gpu, bool pcie)
+{
+    return gpu < 0 || emu.set.rdma[gpu] >= (pcie ? EMU_RDMA_PCIE : EMU_RDMA_DMABUF);
+}
+
 /* Stands for a dma-buf: a descriptor of the same memory. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                                        unsigned long long flags)
@@ -370,6 +378,8 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t siz
         ptr % 4096 || size % 4096 || !emu_range_span(ptr, size) ||
         (flags & ~(unsigned long long)CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE))
         return emu_leave(CUDA_ERROR_INVALID_VALUE);
+    if (!gives(emu_range_gpu(range), flags))
+        return emu_leave(CUDA_ERROR_NOT_SUPPORTED);
     int fd = fcntl(range->store->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         return emu_leave(CUDA_ERROR_OPERATING_SYSTEM);

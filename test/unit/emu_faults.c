@@ -194,6 +194,55 @@ static void small_memory(struct emu_test *t)
     OK(cuMemAlloc(&p, 48 * MIB));
 }
 
+/* By GPU; the last word for the rest. */
+static void rdma(struct emu_test *t)
+{
+    static const int order[] = {CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE,
+                                CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES};
+    (void)t;
+    for (CUdevice d = 0; d < 4; d++) {
+        int is;
+        OK(cuDeviceGetAttribute(&is, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, d));
+        assert_int_equal(is, order[d]);
+    }
+}
+
+/* What a GPU's word is, so are its attributes, and what it gives. */
+static void rdma_ways(struct emu_test *t)
+{
+    static const unsigned long long flag[] = {0, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE};
+    static const CUresult gives[4][2] = {{CUDA_SUCCESS, CUDA_SUCCESS}, {CUDA_SUCCESS, CUDA_ERROR_NOT_SUPPORTED},
+                                         {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED},
+                                         {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED}};
+    (void)t;
+    for (CUdevice d = 0; d < 4; d++) {
+        CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .location = {CU_MEM_LOCATION_TYPE_DEVICE, d},
+                                    .allocFlags = {.gpuDirectRDMACapable = 1}};
+        CUmemGenericAllocationHandle handle;
+        CUdeviceptr p;
+        int direct, dmabuf, fd;
+        OK(cuDeviceGetAttribute(&direct, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, d));
+        OK(cuDeviceGetAttribute(&dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, d));
+        assert_int_equal(direct, d < 3);
+        assert_int_equal(dmabuf, d < 2);
+        assert_int_equal(cuMemCreate(&handle, 2 * MIB, &prop, 0), d < 3 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
+        prop.allocFlags.gpuDirectRDMACapable = 0;
+        if (d == 3)
+            OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+        OK(cuMemAddressReserve(&p, 2 * MIB, 0, 0, 0));
+        OK(cuMemMap(p, 2 * MIB, 0, handle, 0));
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(cuMemGetHandleForAddressRange(&fd, p, 2 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, flag[i]), gives[d][i]);
+            if (!gives[d][i])
+                close(fd);
+        }
+        OK(cuMemUnmap(p, 2 * MIB));
+        OK(cuMemAddressFree(p, 2 * MIB));
+        OK(cuMemRelease(handle));
+    }
+}
+
 static const struct scenario scenarios[] = {
     {"failing call", "HOCCL_EMU_FAULT", "cuMemAlloc#6=CUDA_ERROR_OUT_OF_MEMORY", failing_call},
     {"late call", "HOCCL_EMU_FAULT", "cuEventCreate#1=late:50000", late_call},
@@ -203,6 +252,8 @@ static const struct scenario scenarios[] = {
     {"delays", "HOCCL_EMU_DELAY_US", "20000", delayed_copies},
     {"reuse", "HOCCL_EMU_REUSE", "1", reused_address},
     {"peer memory", "HOCCL_EMU_PEERMEM", "1", peer_memory},
+    {"order of RDMA", "HOCCL_EMU_RDMA_ORDER", "owner,none,all", rdma},
+    {"ways of RDMA", "HOCCL_EMU_RDMA", "pcie,dmabuf,address,off", rdma_ways},
     {"hidden devices", "CUDA_VISIBLE_DEVICES", "3,1", hidden_devices},
     {"PCI addresses", "HOCCL_EMU_PCI", "0000:11:00.0,0001:c3:00.0", given_pci_addresses},
     {"lazy loading", "HOCCL_EMU_LAZY", "1", lazy_loading},
@@ -238,7 +289,8 @@ static void test_bad_settings(void **state)
 {
     static const char *const bad[][2] = {{"HOCCL_EMU_DEVICES", "many"}, {"HOCCL_EMU_FAULT", "push#0=void"},
                                          {"HOCCL_EMU_FAULT", "cuMemAlloc#1=CUDA_ERROR_NO_SUCH"},
-                                         {"HOCCL_EMU_RATE", "sideways=5"}};
+                                         {"HOCCL_EMU_RATE", "sideways=5"}, {"HOCCL_EMU_RDMA", "pcie,pci"},
+                                         {"HOCCL_EMU_RDMA_ORDER", "owner,,all"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int status;
