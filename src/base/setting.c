@@ -57,7 +57,7 @@ static const struct row table[] = {
     {"HOCCL_VERBS", TEXT, hoccl_settings.verbs, "", NULL,
      "how RDMA queue pairs are made, as gid=3,pkey=0,tc=106,sl=3,timeout=18,retry=6,rnr=6,mtu=4096"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
-    {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse",
+    {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse|no-flush",
      "for tests: break the executor, so that a test can show that it notices"},
     {"HOCCL_TEST_NODE", TEXT, hoccl_settings.test_node, "", NULL,
      "for tests: ranks take themselves to be on several nodes, rank mod N (2) or in blocks (3+5)"},

@@ -17,30 +17,6 @@ struct buffer {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct buffer *buffers; /* under lock */
 
-static CUmemAllocationProp describe(const struct hoccl_device *device)
-{
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal}};
-    int rdma = 0;
-    if (!hoccl_driver.DeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device->ordinal))
-        prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
-    return prop;
-}
-
-/* The driver may refuse what it has announced (a container without the NIC's module); plain memory does then. */
-static HOCCL_Result create(CUmemAllocationProp *prop, size_t bytes, CUmemGenericAllocationHandle *handle)
-{
-    CUresult e = hoccl_driver.MemCreate(handle, bytes, prop, 0);
-    if (e && e != CUDA_ERROR_OUT_OF_MEMORY && prop->allocFlags.gpuDirectRDMACapable) {
-        prop->allocFlags.gpuDirectRDMACapable = 0;
-        e = hoccl_driver.MemCreate(handle, bytes, prop, 0);
-    }
-    if (e == CUDA_ERROR_OUT_OF_MEMORY)
-        return hoccl_fail(HOCCL_ERR_MEMORY, "GPU %d has no %zu bytes left", prop->location.id, bytes);
-    return hoccl_driver_check(e, "%zu bytes of GPU %d", bytes, prop->location.id);
-}
-
 /* The own GPU must have access; the others get it where they can, for kernels and copies of the application. */
 static HOCCL_Result allow(const struct hoccl_device *device, CUdeviceptr address, size_t bytes)
 {
@@ -78,11 +54,11 @@ unreserve:
 
 HOCCL_Result hoccl_buffer_open(const struct hoccl_device *device, size_t bytes, void **address)
 {
-    CUmemAllocationProp prop = describe(device);
+    CUmemAllocationProp kind = hoccl_device_memory_kind(device->ordinal, true);
     CUmemGenericAllocationHandle handle;
     size_t grain = 0;
     HOCCL_Result r = hoccl_driver_check(
-        hoccl_driver.MemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "granularity");
+        hoccl_driver.MemGetAllocationGranularity(&grain, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "granularity");
     if (r)
         return r;
     if (bytes > SIZE_MAX - grain)
@@ -91,7 +67,7 @@ HOCCL_Result hoccl_buffer_open(const struct hoccl_device *device, size_t bytes, 
     if (!b)
         return HOCCL_ERR_MEMORY;
     b->bytes = (bytes + grain - 1) / grain * grain;
-    r = create(&prop, b->bytes, &handle);
+    r = hoccl_device_memory_create(&kind, b->bytes, &handle);
     if (!r) {
         r = map(device, b, handle);
         hoccl_driver.MemRelease(handle); /* the mapping keeps the memory */

@@ -69,22 +69,44 @@ void hoccl_device_leave(bool pushed)
         hoccl_driver.CtxPopCurrent(&c);
 }
 
-HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
-                                      struct hoccl_device_memory *memory)
+CUmemAllocationProp hoccl_device_memory_kind(int where, bool rdma)
+{
+    CUmemAllocationProp kind = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = where}};
+    int has = 0;
+    if (rdma && !hoccl_driver.DeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, where))
+        kind.allocFlags.gpuDirectRDMACapable = has != 0;
+    return kind;
+}
+
+/* The driver may refuse what it has announced (a container without the NIC's module); plain memory does then. */
+HOCCL_Result hoccl_device_memory_create(CUmemAllocationProp *kind, size_t bytes, CUmemGenericAllocationHandle *handle)
+{
+    CUresult e = hoccl_driver.MemCreate(handle, bytes, kind, 0);
+    if (e && e != CUDA_ERROR_OUT_OF_MEMORY && kind->allocFlags.gpuDirectRDMACapable) {
+        kind->allocFlags.gpuDirectRDMACapable = 0;
+        e = hoccl_driver.MemCreate(handle, bytes, kind, 0);
+    }
+    if (e == CUDA_ERROR_OUT_OF_MEMORY)
+        return hoccl_fail(HOCCL_ERR_MEMORY, "GPU %d has no %zu bytes left", kind->location.id, bytes);
+    return hoccl_driver_check(e, "%zu bytes of GPU %d", bytes, kind->location.id);
+}
+
+static HOCCL_Result open_memory(const struct hoccl_device *device, int where, bool rdma, size_t bytes,
+                                struct hoccl_device_memory *memory)
 {
     struct hoccl_device_memory m = {0};
     size_t grain = 0;
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = where}};
+    CUmemAllocationProp kind = hoccl_device_memory_kind(where, rdma);
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     HOCCL_Result r = hoccl_driver_check(
-        hoccl_driver.MemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
+        hoccl_driver.MemGetAllocationGranularity(&grain, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
     if (r)
         return r;
     m.bytes = (bytes + grain - 1) / grain * grain;
-    r = hoccl_driver_check(hoccl_driver.MemCreate(&m.handle, m.bytes, &prop, 0), "%zu bytes of GPU memory", m.bytes);
+    r = hoccl_device_memory_create(&kind, m.bytes, &m.handle);
     if (r)
         return r;
     r = hoccl_driver_check(hoccl_driver.MemAddressReserve(&m.address, m.bytes, 0, 0, 0), "cuMemAddressReserve");
@@ -105,6 +127,18 @@ unreserve:
 release:
     hoccl_driver.MemRelease(m.handle);
     return r;
+}
+
+HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
+                                      struct hoccl_device_memory *memory)
+{
+    return open_memory(device, where, false, bytes, memory);
+}
+
+HOCCL_Result hoccl_device_memory_open_rdma(const struct hoccl_device *device, int where, size_t bytes,
+                                           struct hoccl_device_memory *memory)
+{
+    return open_memory(device, where, true, bytes, memory);
 }
 
 void hoccl_device_memory_close(struct hoccl_device_memory *memory)

@@ -24,6 +24,13 @@ HOCCL_Result hoccl_device_open(int local_rank, struct hoccl_device *device);
 HOCCL_Result hoccl_device_enter(const struct hoccl_device *device, bool *pushed);
 void hoccl_device_leave(bool pushed);
 
+/* How memory of GPU `where` (an ordinal) is asked for: exportable as a descriptor and, with `rdma`, within reach of NICs, if the
+ * GPU has that. */
+CUmemAllocationProp hoccl_device_memory_kind(int where, bool rdma);
+
+/* cuMemCreate of that; what NICs cannot reach if the driver refuses the other. Errors: MEMORY (nothing left), DEVICE. */
+HOCCL_Result hoccl_device_memory_create(CUmemAllocationProp *kind, size_t bytes, CUmemGenericAllocationHandle *handle);
+
 /* A piece of GPU memory, made by cuMemCreate so that freeing it never waits for parked streams; its descriptor can be
  * sent to other processes. */
 struct hoccl_device_memory {
@@ -31,9 +38,12 @@ struct hoccl_device_memory {
     size_t bytes;
     CUmemGenericAllocationHandle handle;
 };
-/* On GPU `where` (an ordinal, the device's own or another; no context is needed there), for copies by `device`. */
+/* On GPU `where` (an ordinal, the device's own or another; no context is needed there), for copies by `device`; the second
+ * within reach of NICs, if the GPU has that. */
 HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int where, size_t bytes,
                                       struct hoccl_device_memory *memory);
+HOCCL_Result hoccl_device_memory_open_rdma(const struct hoccl_device *device, int where, size_t bytes,
+                                           struct hoccl_device_memory *memory);
 void hoccl_device_memory_close(struct hoccl_device_memory *memory);
 
 #endif

@@ -48,6 +48,8 @@
       (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                           \
     X(MemImportFromShareableHandle, "cuMemImportFromShareableHandle",                                                  \
       (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))                                             \
+    X(MemGetHandleForAddressRange, "cuMemGetHandleForAddressRange",                                                    \
+      (void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long))                                         \
     X(MemRelease, "cuMemRelease", (CUmemGenericAllocationHandle))                                                      \
     X(MemAddressReserve, "cuMemAddressReserve", (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))      \
     X(MemAddressFree, "cuMemAddressFree", (CUdeviceptr, size_t))                                                       \

@@ -74,12 +74,13 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
     return HOCCL_SUCCESS;
 }
 
-static HOCCL_Result create(const struct hoccl_device *device, struct hoccl_gpu **gpu)
+static HOCCL_Result create(const struct hoccl_device *device, int turn, struct hoccl_gpu **gpu)
 {
     struct hoccl_gpu *g = hoccl_alloc_lines(sizeof *g, "a GPU object");
     if (!g)
         return HOCCL_ERR_MEMORY;
     g->device = *device;
+    g->turn = turn;
     HOCCL_Result r = open_memory(g);
     if (r) {
         free(g);
@@ -91,12 +92,12 @@ static HOCCL_Result create(const struct hoccl_device *device, struct hoccl_gpu *
     return HOCCL_SUCCESS;
 }
 
-static HOCCL_Result open_locked(const struct hoccl_device *device, struct hoccl_gpu **gpu)
+static HOCCL_Result open_locked(const struct hoccl_device *device, int turn, struct hoccl_gpu **gpu)
 {
     struct hoccl_gpu *g = find(device);
     HOCCL_Result r = HOCCL_SUCCESS;
     if (!g)
-        r = create(device, &g);
+        r = create(device, turn, &g);
     if (!r && !g->ready)
         r = open_threads(g);
     if (r)
@@ -116,7 +117,7 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu)
     r = hoccl_device_enter(&device, &pushed);
     if (!r) {
         pthread_mutex_lock(&lock);
-        r = open_locked(&device, gpu);
+        r = open_locked(&device, local_rank, gpu);
         pthread_mutex_unlock(&lock);
         hoccl_device_leave(pushed);
     }
@@ -139,7 +140,7 @@ HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu)
         return r;
     pthread_mutex_lock(&lock);
     r = hoccl_wire_equip(gpu->wire);
-    if (!r)
+    if (!r && gpu->wire->in.place == HOCCL_POOL_HOST)
         r = hoccl_gate_suit_wire(&gpu->gate, &gpu->device, other_gpu(&gpu->device, 0), gpu->settled);
     pthread_mutex_unlock(&lock);
     hoccl_device_leave(pushed);

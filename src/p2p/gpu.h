@@ -16,6 +16,7 @@ struct hoccl_wire;
 
 struct hoccl_gpu {
     struct hoccl_list link; /* in the process's table */
+    int turn;               /* local rank of who opened it: spreads GPUs without a place over NICs */
     int users;              /* communicators; under the table's lock */
     bool ready;             /* its parts below are open; under the table's lock */
     bool settled;           /* a communicator may be posting: the gate is what it is; under the table's lock */

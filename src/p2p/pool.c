@@ -30,7 +30,7 @@ HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device 
                              const char *what)
 {
     struct hoccl_pool p = {.place = place};
-    HOCCL_Result r = place == HOCCL_POOL_HOST ? open_host(&p, what) : hoccl_device_memory_open(device, other, POOL_BYTES, &p.memory);
+    HOCCL_Result r = place == HOCCL_POOL_HOST ? open_host(&p, what) : hoccl_device_memory_open_rdma(device, other, POOL_BYTES, &p.memory);
     if (r)
         return r;
     *pool = p;
@@ -60,7 +60,7 @@ void hoccl_pool_close(struct hoccl_pool *pool)
 struct hoccl_region_source hoccl_pool_source(const struct hoccl_pool *pool)
 {
     return (struct hoccl_region_source){.address = pool->place == HOCCL_POOL_HOST ? pool->host : (void *)(uintptr_t)pool->memory.address,
-                                        .bytes = POOL_BYTES, .dmabuf = -1};
+                                        .bytes = POOL_BYTES, .gpu = pool->place == HOCCL_POOL_GPU, .dmabuf = -1};
 }
 
 struct hoccl_pool_slot *hoccl_pool_take(struct hoccl_pool *pool)

@@ -4,6 +4,7 @@
  *
  *   out:  FREE ──a granted chunk──▶ COPYING ──the engine has filled it──▶ FILLED ──write() took it──▶ WRITING ──WRITTEN──▶ FREE
  *   in:   FREE ──granted──▶ GRANTED ──ARRIVED──▶ COPYING ──the engine has emptied it──▶ FREE
+ *                              └──ARRIVED, on a GPU that demands it──▶ FLUSHING ──flushed──▶ COPYING (order.h)
  *
  * Every arrow is the progress thread's; what lets it go on (the engine's flag, the transport's event) is not.
  *
@@ -17,6 +18,7 @@
 
 #include "base/list.h"
 #include "p2p/engine.h"
+#include "p2p/order.h"
 #include "transport/transport.h"
 
 #define HOCCL_POOL_SLOT ((size_t)512 << 10) /* see pipe.h */
@@ -27,6 +29,7 @@ enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU };
 enum hoccl_pool_state {
     HOCCL_POOL_FREE,
     HOCCL_POOL_GRANTED,
+    HOCCL_POOL_FLUSHING,
     HOCCL_POOL_COPYING,
     HOCCL_POOL_FILLED,
     HOCCL_POOL_WRITING,
@@ -42,11 +45,12 @@ struct hoccl_pool_slot {
     uint16_t generation;     /* in: of its last grant */
     bool cancelled;          /* COPYING: no more of it is given to the engine */
     struct hoccl_far *far;   /* whose connection; NULL: gone */
-    struct hoccl_flow *flow; /* GRANTED, COPYING; NULL: given up */
+    struct hoccl_flow *flow; /* GRANTED, FLUSHING, COPYING; NULL: given up */
     uint32_t chunk, bytes;
     uint32_t word;           /* out: the slot at the other end, as granted */
     enum hoccl_direction direction;
     struct hoccl_transfer transfer;
+    struct hoccl_order_request order; /* FLUSHING */
 };
 
 struct hoccl_pool {
@@ -59,12 +63,12 @@ struct hoccl_pool {
     struct hoccl_pool_slot slot[HOCCL_POOL_SLOTS];
 };
 
-/* Memory for the slots: pinned on the host, or on GPU `other` (an ordinal), for copies by `device`, whose context must be
+/* Memory for the slots: pinned on the host, or on GPU `other` (an ordinal) within reach of NICs, for copies by `device`, whose context must be
  * current. */
 HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device *device, enum hoccl_pool_place place, int other,
                              const char *what);
 
-/* Frees it; only inside hoccl_parking_quiet. Nothing if it is not open. */
+/* Frees it; host memory only inside hoccl_parking_quiet. Nothing if it is not open. */
 void hoccl_pool_close(struct hoccl_pool *pool);
 
 static inline bool hoccl_pool_is_open(const struct hoccl_pool *pool)

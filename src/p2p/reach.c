@@ -60,3 +60,14 @@ bool hoccl_reach_lost(struct hoccl_reach *reach, int i, uint32_t first)
             return true;
     return false;
 }
+
+bool hoccl_reach_confirm(const struct hoccl_device *device, const struct hoccl_gate *gate, struct hoccl_flag_pool *flags,
+                         CUdeviceptr there)
+{
+    struct hoccl_reach reach;
+    uint32_t first = (uint32_t)(hoccl_now() % HOCCL_REACH_FIRSTS);
+    bool tried = hoccl_reach_open(&reach, device, gate, flags, 1) && hoccl_reach_try(&reach, first, there, 0);
+    bool lost = tried && hoccl_reach_lost(&reach, 0, first);
+    hoccl_reach_close(&reach);
+    return !lost;
+}

@@ -33,6 +33,10 @@ bool hoccl_reach_try(struct hoccl_reach *reach, uint32_t first, CUdeviceptr ther
 /* Is line i another than that which begins with word `first`? False also where it cannot be read. */
 bool hoccl_reach_lost(struct hoccl_reach *reach, int i, uint32_t first);
 
+/* All of this for one line `there`: false if bytes that are pushed there do not come back; true also where that cannot be tried. */
+bool hoccl_reach_confirm(const struct hoccl_device *device, const struct hoccl_gate *gate, struct hoccl_flag_pool *flags,
+                         CUdeviceptr there);
+
 /* Where line i of some memory is. */
 static inline CUdeviceptr hoccl_reach_line(CUdeviceptr base, int i)
 {

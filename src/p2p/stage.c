@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "p2p/stage.h"
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "p2p/reach.h"
@@ -79,11 +78,7 @@ static CUresult prepare_host(struct hoccl_stage_view *v)
 /* Do bytes that are pushed there come back? */
 static bool reached(const struct hoccl_stage_view *v)
 {
-    struct hoccl_reach reach;
-    uint32_t first = (uint32_t)(hoccl_now() % HOCCL_REACH_FIRSTS);
-    bool tried = hoccl_reach_open(&reach, v->device, v->gate, v->flags, 1) && hoccl_reach_try(&reach, first, v->memory.address, 0);
-    bool lost = tried && hoccl_reach_lost(&reach, 0, first);
-    hoccl_reach_close(&reach);
+    bool lost = !hoccl_reach_confirm(v->device, v->gate, v->flags, v->memory.address);
     if (lost)
         hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "
                   "access it: host memory is used instead. An IOMMU or PCIe access control (ACS) may be in the way",

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/setting.h"
 #include "p2p/gpu.h"
 #include "p2p/pipe.h"
@@ -20,110 +19,12 @@
 #define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
 
 struct hoccl_wire_count hoccl_wire_counts;
-const struct hoccl_transport *hoccl_wire_transport;
-enum hoccl_pool_place hoccl_wire_place;
 
 static void at_least(uint64_t *word, uint64_t value)
 {
     uint64_t seen = hoccl_peek(word);
     while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
-}
-
-/* ---- the object -------------------------------------------------------------------------------------------------- */
-
-/* Whoever wants to write into our memory must have read our card, which holds the endpoint's own secrets and travels on
- * the launcher's channels; an endpoint serves communicators of several origins, so its cookie is none's in particular. */
-static const struct hoccl_endpoint_wish *wish_of(struct hoccl_gpu *gpu, struct hoccl_endpoint_wish *wish)
-{
-    *wish = (struct hoccl_endpoint_wish){.cookie = "HOCCL endpoint", .bell = &gpu->bell};
-    return wish;
-}
-
-HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
-{
-    struct hoccl_endpoint_wish wish;
-    if (gpu->wire && gpu->wire->endpoint)
-        return HOCCL_SUCCESS;
-    struct hoccl_wire *w = gpu->wire ? gpu->wire : hoccl_alloc(sizeof *w, "the network's part of a GPU");
-    if (!w)
-        return HOCCL_ERR_MEMORY;
-    w->gpu = gpu;
-    w->transport = hoccl_wire_transport ? hoccl_wire_transport : hoccl_transport_choose();
-    hoccl_list_init(&w->fars);
-    hoccl_list_init(&w->filling);
-    hoccl_list_init(&w->emptying);
-    hoccl_list_init(&w->sends);
-    hoccl_list_init(&w->receives);
-    w->sending = w->receiving = 0;
-    w->fillings = 0;
-    memset(&w->card, 0, sizeof w->card);
-    w->result = w->transport ? w->transport->open(wish_of(gpu, &wish), &w->endpoint, &w->card) : HOCCL_ERR_UNSUPPORTED;
-    if (w->result) {
-        w->endpoint = NULL;
-        snprintf(w->failure, sizeof w->failure, "%.*s", (int)sizeof w->failure - 1, hoccl_error_text());
-    } else {
-        w->transport->describe(w->endpoint, w->about, sizeof w->about);
-    }
-    hoccl_publish(&gpu->wire, w);
-    return HOCCL_SUCCESS;
-}
-
-static HOCCL_Result open_pools(struct hoccl_wire *w)
-{
-    HOCCL_Result r = HOCCL_SUCCESS;
-    const struct hoccl_device *device = &w->gpu->device;
-    int other = w->gpu->stage[0].view.other;
-    enum hoccl_pool_place place = other < 0 ? HOCCL_POOL_HOST : hoccl_wire_place;
-    if (!hoccl_pool_is_open(&w->out))
-        r = hoccl_pool_open(&w->out, device, place, other, "what is sent to other nodes");
-    if (!r && !hoccl_pool_is_open(&w->in))
-        r = hoccl_pool_open(&w->in, device, place, other, "what comes from other nodes");
-    return r;
-}
-
-HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
-{
-    hoccl_publish(&wire->open, 1);
-    if (wire->equipped)
-        return HOCCL_SUCCESS;
-    HOCCL_Result r = open_pools(wire);
-    if (r)
-        return r;
-    struct hoccl_region_source out = hoccl_pool_source(&wire->out), in = hoccl_pool_source(&wire->in);
-    r = wire->transport->region_add(wire->endpoint, &out, &wire->out.region);
-    if (r)
-        return r;
-    r = wire->transport->region_add(wire->endpoint, &in, &wire->in.region);
-    if (r) {
-        wire->transport->region_remove(wire->endpoint, &wire->out.region);
-        return r;
-    }
-    wire->equipped = true;
-    return HOCCL_SUCCESS;
-}
-
-void hoccl_wire_close(struct hoccl_wire *wire)
-{
-    if (!wire || !wire->endpoint)
-        return;
-    if (wire->equipped) {
-        wire->transport->region_remove(wire->endpoint, &wire->out.region);
-        wire->transport->region_remove(wire->endpoint, &wire->in.region);
-    }
-    wire->open = 0;
-    wire->equipped = false;
-    wire->transport->close(wire->endpoint);
-    wire->endpoint = NULL;
-}
-
-void hoccl_wire_free(struct hoccl_wire *wire)
-{
-    if (!wire)
-        return;
-    hoccl_pool_close(&wire->out);
-    hoccl_pool_close(&wire->in);
-    free(wire);
 }
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
@@ -260,6 +161,37 @@ static void written(struct hoccl_wire *w, struct hoccl_far *far, uint64_t tag)
     hoccl_pool_give(&w->out, s);
 }
 
+static void empty(struct hoccl_wire *w, struct hoccl_pool_slot *s)
+{
+    hoccl_fetch_add(&hoccl_wire_counts.emptying, 1);
+    start_copy(w, &w->in, s, false);
+}
+
+/* The flow may have been given up meanwhile. */
+static void flushed(struct hoccl_order_request *request, const char *why)
+{
+    struct hoccl_pool_slot *s = hoccl_entry(request, struct hoccl_pool_slot, order);
+    struct hoccl_wire *w = request->owner;
+    if (s->flow && !why) {
+        empty(w, s);
+        return;
+    }
+    if (s->flow) {
+        snprintf(w->unflushed, sizeof w->unflushed, "%s", why);
+        s->flow->wire.unflushed = true;
+    }
+    hoccl_pool_give(&w->in, s);
+}
+
+/* What a slot on another GPU holds, that GPU may have to be asked for. */
+static void flush_slot(struct hoccl_wire *w, struct hoccl_pool_slot *s)
+{
+    s->state = HOCCL_POOL_FLUSHING;
+    s->order = (struct hoccl_order_request){.region = &w->in.region, .offset = s->number * HOCCL_POOL_SLOT, .owner = w, .done = flushed};
+    hoccl_fetch_add(&hoccl_wire_counts.flushed, 1);
+    hoccl_order_flush(&w->order, &s->order);
+}
+
 /* A chunk for a flow that has been given up is dropped. */
 static void arrived(struct hoccl_wire *w, struct hoccl_far *far, uint32_t word, size_t bytes)
 {
@@ -281,8 +213,10 @@ static void arrived(struct hoccl_wire *w, struct hoccl_far *far, uint32_t word, 
         p->turned = false;
         w->receiving--;
     }
-    hoccl_fetch_add(&hoccl_wire_counts.emptying, 1);
-    start_copy(w, &w->in, s, false);
+    if (w->place.flush)
+        flush_slot(w, s);
+    else
+        empty(w, s);
 }
 
 /* A connection that has been closed in this very batch has no events any more. */
@@ -320,9 +254,12 @@ static bool take_events(struct hoccl_wire *w)
 {
     struct hoccl_transport_event events[EVENTS];
     int n = w->transport->poll(w->endpoint, events, EVENTS);
-    for (int i = 0; i < n; i++)
-        if (events[i].context)
+    for (int i = 0; i < n; i++) {
+        if (events[i].kind == HOCCL_TRANSPORT_FLUSHED)
+            hoccl_order_hear(&w->order, &events[i]);
+        else
             hear(w, &events[i]);
+    }
     return n > 0;
 }
 
@@ -453,8 +390,8 @@ static void drop_slots(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoc
         struct hoccl_pool_slot *s = &pool->slot[i];
         if (s->flow != f)
             continue;
-        if (s->state == HOCCL_POOL_GRANTED)
-            s->flow = NULL; /* it stays the peer's until it has come, or the connection is gone */
+        if (s->state == HOCCL_POOL_GRANTED || s->state == HOCCL_POOL_FLUSHING)
+            s->flow = NULL; /* it stays the peer's until it has come, or the connection is gone; or the NIC's */
         if (s->state != HOCCL_POOL_COPYING || s->cancelled)
             continue;
         s->cancelled = true;
@@ -491,6 +428,7 @@ bool hoccl_wire_step(struct hoccl_wire *wire)
     if (!hoccl_observe(&wire->open))
         return false;
     bool moved = take_events(wire);
+    moved |= hoccl_order_step(&wire->order);
     moved |= end_emptying(wire);
     moved |= give_grants(wire);
     moved |= end_filling(wire);
@@ -508,7 +446,7 @@ bool hoccl_wire_idle(const struct hoccl_wire *wire)
         if (far->connection && (far->writing || !hoccl_list_empty(&far->words) || !hoccl_list_empty(&far->filled)))
             return false;
     }
-    return hoccl_list_empty(&wire->filling) && hoccl_list_empty(&wire->emptying);
+    return hoccl_list_empty(&wire->filling) && hoccl_list_empty(&wire->emptying) && hoccl_order_is_idle(&wire->order);
 }
 
 bool hoccl_wire_arm(struct hoccl_wire *wire)
@@ -537,6 +475,7 @@ void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now)
     struct hoccl_list *l, *next;
     if (!hoccl_observe(&wire->open))
         return;
+    hoccl_order_check(&wire->order, now, wire->gpu->resumed, hoccl_settings.timeout);
     for (l = wire->fars.next; l != &wire->fars; l = next) {
         struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
         next = l->next;

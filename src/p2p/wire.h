@@ -17,6 +17,7 @@
 #define HOCCL_P2P_WIRE_H
 
 #include "p2p/far.h"
+#include "p2p/place.h"
 #include "p2p/pool.h"
 
 struct hoccl_wire {
@@ -24,10 +25,15 @@ struct hoccl_wire {
     struct hoccl_endpoint *endpoint;
     struct hoccl_endpoint_card card; /* empty: there is no endpoint, */
     char failure[HOCCL_STATUS_TEXT]; /* and why not */
-    char about[256];             /* the endpoint in words */
+    char about[400];             /* the endpoint in words */
     HOCCL_Result result;
     struct hoccl_gpu *gpu;
+    struct hoccl_place place;
+    char slots[300];             /* where the pools are, in words */
+    uint32_t told;               /* place.c: which refusals have been said */
     struct hoccl_pool out, in;
+    struct hoccl_order order;    /* flushes of what has arrived in the in pool */
+    char unflushed[256];         /* why one failed */
     uint32_t open;               /* 1: the progress thread may use the endpoint */
     bool equipped;               /* the pools are there and registered */
     struct hoccl_list fars;      /* connections that have been begun */
@@ -41,6 +47,7 @@ struct hoccl_wire {
 /* What all wires of the process have done, for tests and logs: sums and maxima. */
 struct hoccl_wire_count {
     uint64_t granted, arrived;   /* receiver: slots given, chunks come */
+    uint64_t flushed;            /* of these, how many had to be flushed */
     uint64_t allowed, filled, written; /* sender: slots given to us, out slots taken, given to the network */
     uint64_t deepest;            /* most chunks of one flow on the way at once */
     uint64_t sending, receiving; /* most large flows at once, of one wire */
@@ -50,10 +57,11 @@ struct hoccl_wire_count {
 };
 extern struct hoccl_wire_count hoccl_wire_counts;
 
-/* Tests put theirs here before the first communicator; NULL: hoccl_transport_choose. Slots on another GPU too are for
- * tests so far: no transport here registers such memory, or makes the flush that some GPUs want behind a NIC's writes. */
+/* Tests put theirs here before the first communicator; NULL: hoccl_transport_choose. And where they want the slots: where
+ * place.h puts them, in host memory, or on another GPU also where no topology knows a symmetric one. */
+enum hoccl_wire_choice { HOCCL_WIRE_CHOOSE, HOCCL_WIRE_ON_HOST, HOCCL_WIRE_ON_GPU };
 extern const struct hoccl_transport *hoccl_wire_transport;
-extern enum hoccl_pool_place hoccl_wire_place;
+extern enum hoccl_wire_choice hoccl_wire_place;
 
 /* The GPU's endpoint, at the first call; its absence is no error, `card` is empty then. Under the GPU table's lock. */
 HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu);

@@ -49,10 +49,9 @@ static void answer(struct hoccl_flow *f, enum hoccl_answer_status status)
 static void say_path(struct hoccl_flow *f)
 {
     const struct hoccl_far *far = f->peer->far;
-    char why[160];
+    char why[480];
     snprintf(why, sizeof why, "it is on another node (%s): %s, %d lane%s, %u chunks on the way at most, slots %s",
-             f->peer->card.host, far->wire->transport->name, far->lanes, far->lanes == 1 ? "" : "s", far->ahead,
-             far->wire->out.place == HOCCL_POOL_HOST ? "in host memory" : "on another GPU");
+             f->peer->card.host, far->wire->transport->name, far->lanes, far->lanes == 1 ? "" : "s", far->ahead, far->wire->slots);
     hoccl_flow_say_path(f, why);
 }
 
@@ -153,11 +152,20 @@ static HOCCL_Result refused(const struct hoccl_flow *f)
                       f->is_send ? "into" : "out of", hoccl_driver_error(f->wire.result));
 }
 
+static HOCCL_Result unflushed(const struct hoccl_flow *f)
+{
+    char name[160];
+    return hoccl_fail(HOCCL_ERR_DEVICE, "%s: what has arrived on GPU %d cannot be read: %s", hoccl_flow_name(f, name, sizeof name),
+                      f->peer->far->wire->place.other, f->peer->far->wire->unflushed);
+}
+
 static HOCCL_Result advance(struct hoccl_flow *f, bool *moved)
 {
     struct hoccl_flow_wire *p = &f->wire;
     if (p->result)
         return refused(f);
+    if (p->unflushed)
+        return unflushed(f);
     if (p->answer == HOCCL_ANSWER_MISMATCH)
         return hoccl_flow_mismatch(f, &p->theirs);
     if (p->answer == HOCCL_ANSWER_DONE || (p->chunks && p->landed == p->chunks)) {

@@ -142,14 +142,31 @@ static void list_ports(const struct hoccl_port_view *views, int n, char *text, s
                                  views[i].active ? "active" : "down");
 }
 
-int hoccl_port_choose(const struct hoccl_port_view *views, int n, const char *names, const char *nearest)
+/* Does HOCCL_NIC allow this port? *order: its place in the list. */
+static bool allowed(const char *names, const struct hoccl_port_view *v, int *order)
 {
     bool exclude = *names == '^';
+    *order = place(names + exclude, v);
+    return v->active && (!*names || (*order >= 0) != exclude);
+}
+
+int hoccl_port_devices(const struct hoccl_port_view *views, int n, const char *names, char (*devices)[HOCCL_NIC_NAME], int most)
+{
+    int count = 0, order;
+    for (int i = 0; i < n && count < most; i++) {
+        bool known = count && !strcmp(devices[count - 1], views[i].device); /* a device's ports stand side by side */
+        if (!known && allowed(names, &views[i], &order))
+            snprintf(devices[count++], HOCCL_NIC_NAME, "%s", views[i].device);
+    }
+    return count;
+}
+
+int hoccl_port_choose(const struct hoccl_port_view *views, int n, const char *names, const char *nearest)
+{
     char text[256];
-    int best = -1, best_order = 0;
+    int best = -1, best_order = 0, order;
     for (int i = 0; i < n; i++) {
-        int order = place(names + exclude, &views[i]);
-        if (!views[i].active || (*names && (order >= 0) == exclude))
+        if (!allowed(names, &views[i], &order))
             continue;
         if (nearest && !strcmp(views[i].device, nearest))
             order = -2;

@@ -5,11 +5,12 @@
 
 #include "transport/gid.h"
 #include "transport/ibv.h"
+#include "transport/transport.h"
 #include "transport/verbs_setting.h"
 
 /* A port as it was when it was looked at. */
 struct hoccl_port_view {
-    char device[64];
+    char device[HOCCL_NIC_NAME];
     char interface[16];     /* the network interface that a port of RoCE belongs to, "" unknown */
     int number;             /* from 1 */
     bool active, ethernet;
@@ -26,6 +27,10 @@ int hoccl_port_list(struct hoccl_port_view **views);
  * and that is active, the `nearest` device by topology (or NULL) before others, else in the order of `names`. −1 with the error
  * set (DEVICE, naming what there is). Pure. */
 int hoccl_port_choose(const struct hoccl_port_view *views, int n, const char *names, const char *nearest);
+
+/* The devices with an active port that HOCCL_NIC (`names`) allows, each once, in the order of `views`: their number, at most
+ * `most`. Pure. */
+int hoccl_port_devices(const struct hoccl_port_view *views, int n, const char *names, char (*devices)[HOCCL_NIC_NAME], int most);
 
 /* An opened port. `here` changes when the port's addresses do; its owner says under which lock. */
 struct hoccl_port {

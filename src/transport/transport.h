@@ -47,6 +47,7 @@
 #define HOCCL_MESSAGE_BYTES 512
 #define HOCCL_ENDPOINT_CARD_BYTES 256 /* travels in the start-up blob */
 #define HOCCL_LANES_MAX 16
+#define HOCCL_NIC_NAME 64 /* room for a NIC's name */
 
 /* How a peer reaches this endpoint; only the same implementation reads it. */
 struct hoccl_endpoint_card {
@@ -56,7 +57,7 @@ struct hoccl_endpoint_card {
 
 /* What the endpoint is asked to be. */
 struct hoccl_endpoint_wish {
-    const char *nic;      /* the NIC nearest to the GPU by topology ("mlx5_0"), or NULL; a setting goes before it */
+    const char *nic;      /* the NIC nearest to the GPU by topology ("mlx5_0"), or NULL; only one that HOCCL_NIC allows is taken */
     uint8_t cookie[16];   /* of the job: who does not know it is refused */
     struct hoccl_doorbell *bell;
 };
@@ -124,6 +125,9 @@ struct hoccl_connection;
 struct hoccl_transport {
     const char *name;
     bool takes_gpu; /* region_add may take memory of a GPU; false: it never does, so nobody need try */
+    /* The NICs that `open` could use now, by the names that the machine's topology has for them: their number, at most `most`.
+     * NULL: it uses none of those. */
+    int (*nics)(char (*names)[HOCCL_NIC_NAME], int most);
     /* Open the endpoint on `wish`. DEVICE, SYSTEM, BOOTSTRAP with the cause and the remedy; *endpoint and *card on success. */
     HOCCL_Result (*open)(const struct hoccl_endpoint_wish *wish, struct hoccl_endpoint **endpoint,
                          struct hoccl_endpoint_card *card);

@@ -120,6 +120,14 @@ static void free_parts(struct hoccl_endpoint *e)
     free(e);
 }
 
+static int verbs_nics(char (*names)[HOCCL_NIC_NAME], int most)
+{
+    struct hoccl_port_view *views = NULL;
+    int n = hoccl_port_list(&views), devices = n < 0 ? 0 : hoccl_port_devices(views, n, hoccl_settings.nic, names, most);
+    free(views);
+    return devices;
+}
+
 static HOCCL_Result open_all(struct hoccl_endpoint *e, const struct hoccl_endpoint_wish *wish, struct tcp_card *card)
 {
     HOCCL_Result r = read_setting(e);
@@ -243,6 +251,7 @@ static void verbs_region_remove(struct hoccl_endpoint *e, struct hoccl_region *r
 const struct hoccl_transport hoccl_transport_verbs = {
     .name = "verbs",
     .takes_gpu = true,
+    .nics = verbs_nics,
     .open = verbs_open,
     .close = verbs_close,
     .describe = verbs_describe,

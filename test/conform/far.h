@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of ranks on several nodes (far.c, far_comms.c) share. */
+/* What the tests of ranks on several nodes (far.c, far_comms.c, places.c) share. */
 #ifndef CONFORM_FAR_H
 #define CONFORM_FAR_H
 
@@ -26,12 +26,17 @@ void work_close(struct rank *r, struct work *w);
 /* A message is a piece of one long noise, which begins where nobody else's does; compared as a whole, since sanitizers make
  * every byte looked at dear. */
 const unsigned char *message(int from, int to, unsigned key);
+void far_noise(void); /* first of all */
 bool same(struct rank *r, const unsigned char *got, const unsigned char *right, size_t n, int from);
 
 /* The stream has come to its end: the communicator's error. */
 HOCCL_Result stream_end(struct rank *r, const struct work *w);
 
-/* Everyone sends `n` bytes to everyone else, and every byte is checked, guards too. */
+bool filled_with(struct rank *r, const unsigned char *got, int value, size_t n);
+
+/* Everyone sends `n` bytes to everyone else, from and to odd places; and every byte is checked, guards too. */
+HOCCL_Result all_to_all(struct rank *r, struct work *w, size_t n, unsigned key);
+bool check_all(struct rank *r, struct work *w, size_t n, unsigned key);
 void exchange(struct rank *r, struct work *w, size_t n, unsigned key);
 
 /* The body on `size` ranks on these nodes (HOCCL_TEST_NODE); bare: without a communicator. Nothing of the transport is left

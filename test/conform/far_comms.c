@@ -122,7 +122,7 @@ void test_slots_on_gpus(void **state)
     uint64_t before = 0, after = 0;
     (void)state;
     near = (struct near_weather){.on_gpu = true};
-    hoccl_wire_place = HOCCL_POOL_GPU;
+    hoccl_wire_place = HOCCL_WIRE_ON_GPU;
     bool told = hoccl_cuda_sm_work(&before);
     far_run(2, "2", all_sizes, NULL, false);
     far_run(3, "1+2", all_sizes, NULL, false);
@@ -130,7 +130,7 @@ void test_slots_on_gpus(void **state)
         assert_int_equal(before, after);
     far_run(2, "2", with_sms_held, NULL, false);
     near = (struct near_weather){0};
-    hoccl_wire_place = HOCCL_POOL_HOST;
+    hoccl_wire_place = HOCCL_WIRE_CHOOSE;
 }
 
 /* Registration fails on one rank: every rank fails, at once and with its text. */

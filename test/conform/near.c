@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See near.h. One lock for everything; the carrier thread delivers what is due: messages of a connection in order, writes in
- * any. */
+ * any. A write into memory of a GPU that does not order what NICs write (near.late) is reported, and lands later:
+ *
+ *   parcels ──due: ARRIVED──▶ held ──due again, or a flush of that region, or its connection ends──▶ the bytes, WRITTEN */
 #define _GNU_SOURCE
-#include "near.h"
+#include "near_bus.h"
 
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/list.h"
 
-#include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define KEY 0x6e656172u
 
 struct hoccl_endpoint {
     struct hoccl_list link;
@@ -46,7 +45,9 @@ struct news {
 
 struct parcel {
     struct hoccl_list link;
-    struct hoccl_connection *from;
+    struct hoccl_connection *from; /* NULL: a flush */
+    struct hoccl_endpoint *flusher;
+    const struct near_region *flushed;
     bool is_write;
     uint64_t due;
     int lane;
@@ -60,7 +61,7 @@ struct near_weather near;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static struct hoccl_list endpoints = {&endpoints, &endpoints}, connections = {&connections, &connections},
-                         parcels = {&parcels, &parcels};
+                         parcels = {&parcels, &parcels}, held = {&held, &held};
 static uint64_t numbers, chance = 88172645463325252u, carried[NEAR_LANES];
 static bool carrying;
 
@@ -81,23 +82,62 @@ static void *take_memory(size_t n)
 
 /* ---- news, under the lock ---------------------------------------------------------------------------------------- */
 
-static struct news *tell(struct hoccl_connection *c, enum hoccl_transport_event_kind kind)
+static struct news *tell_endpoint(struct hoccl_endpoint *e, enum hoccl_transport_event_kind kind)
 {
     struct news *n = take_memory(sizeof *n);
-    n->of = c;
-    n->event = (struct hoccl_transport_event){.kind = kind, .context = c->context};
-    hoccl_list_append(&c->endpoint->news, &n->link);
-    hoccl_doorbell_ring(c->endpoint->bell);
+    n->event = (struct hoccl_transport_event){.kind = kind};
+    hoccl_list_append(&e->news, &n->link);
+    hoccl_doorbell_ring(e->bell);
     return n;
+}
+
+static struct news *tell(struct hoccl_connection *c, enum hoccl_transport_event_kind kind)
+{
+    struct news *n = tell_endpoint(c->endpoint, kind);
+    n->of = c;
+    n->event.context = c->context;
+    return n;
+}
+
+/* The bytes are in place, and the sender's memory is free. */
+static void land(struct parcel *p)
+{
+    struct hoccl_connection *c = p->from;
+    const struct hoccl_write *w = &p->write;
+    near_copy(w);
+    c->lane[p->lane].writes++;
+    c->lane[p->lane].bytes += w->bytes;
+    c->lane[p->lane].flight--;
+    carried[p->lane] += w->bytes;
+    tell(c, HOCCL_TRANSPORT_WRITTEN)->event.tag = w->tag;
+    c->flight--;
+    free(p);
+}
+
+/* What is held for these connections, for this region, or long enough: it lands. */
+static void land_held(const struct hoccl_connection *one, const struct hoccl_connection *other, const struct near_region *region,
+                      uint64_t now)
+{
+    struct hoccl_list *next;
+    for (struct hoccl_list *l = held.next; l != &held; l = next) {
+        struct parcel *p = hoccl_entry(l, struct parcel, link);
+        bool theirs = p->from == one || p->from == other;
+        next = l->next;
+        if (!theirs && p->due > now && (!region || near_region_at(p->write.to.address + p->write.to_offset) != region))
+            continue;
+        hoccl_list_remove(l);
+        land(p);
+    }
 }
 
 static void drop_parcels(struct hoccl_connection *c)
 {
     struct hoccl_list *next;
+    land_held(c, c->peer ? c->peer : c, NULL, 0);
     for (struct hoccl_list *l = parcels.next; l != &parcels; l = next) {
         struct parcel *p = hoccl_entry(l, struct parcel, link);
         next = l->next;
-        if (p->from != c && p->from != c->peer)
+        if (!p->from || (p->from != c && p->from != c->peer))
             continue;
         hoccl_list_remove(l);
         free(p);
@@ -125,41 +165,6 @@ static void break_both(struct hoccl_connection *c)
     break_one(c->peer);
 }
 
-static void need(CUresult r, const char *what)
-{
-    if (!r)
-        return;
-    fprintf(stderr, "near: %s: CUresult %d\n", what, (int)r);
-    abort();
-}
-
-/* By the engine of the GPU that the bytes are on: a push to the other one's memory. */
-static void copy_by_engine(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-    static CUstream streams[16];
-    int device;
-    CUcontext context;
-    need(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, from), "whose memory");
-    if (device >= (int)(sizeof streams / sizeof *streams))
-        abort();
-    need(cuDevicePrimaryCtxRetain(&context, device), "a context");
-    need(cuCtxSetCurrent(context), "a context");
-    if (!streams[device])
-        need(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING), "a stream");
-    need(cuMemcpyDtoDAsync(to, from, bytes, streams[device]), "a copy");
-    need(cuStreamSynchronize(streams[device]), "a copy");
-}
-
-/* Every GPU may touch it. */
-static void let_in(CUdeviceptr address, size_t bytes)
-{
-    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    int n;
-    need(cuDeviceGetCount(&n), "devices");
-    for (access.location.id = 0; access.location.id < n; access.location.id++)
-        need(cuMemSetAccess(address, bytes, &access, 1), "access");
-}
-
 static void deliver(struct parcel *p)
 {
     struct hoccl_connection *c = p->from, *peer = c->peer;
@@ -169,28 +174,36 @@ static void deliver(struct parcel *p)
         break_both(c);
         return;
     }
-    if (p->is_write) {
-        const struct hoccl_write *w = &p->write;
-        uint64_t to = w->to.address + w->to_offset, from = w->from->key.address + w->offset;
-        if (near.on_gpu)
-            copy_by_engine(to, from, w->bytes);
-        else
-            memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, w->bytes);
-        c->lane[p->lane].writes++;
-        c->lane[p->lane].bytes += w->bytes;
-        c->lane[p->lane].flight--;
-        carried[p->lane] += w->bytes;
-        n = tell(peer, HOCCL_TRANSPORT_ARRIVED);
-        n->event.word = w->word;
-        n->event.bytes = w->bytes;
-        tell(c, HOCCL_TRANSPORT_WRITTEN)->event.tag = w->tag;
-    } else {
+    if (!p->is_write) {
         n = tell(peer, HOCCL_TRANSPORT_MESSAGE);
         memcpy(n->bytes, p->bytes, p->count);
         n->event.message = n->bytes;
         n->event.bytes = p->count;
+        c->flight--;
+        free(p);
+        return;
     }
-    c->flight--;
+    n = tell(peer, HOCCL_TRANSPORT_ARRIVED);
+    n->event.word = p->write.word;
+    n->event.bytes = p->write.bytes;
+    const struct near_region *there = near_region_at(p->write.to.address + p->write.to_offset);
+    if (near.late && there && there->unordered) {
+        p->due = hoccl_now() + near.late * HOCCL_US;
+        hoccl_list_append(&held, &p->link);
+    } else {
+        land(p);
+    }
+}
+
+/* What has arrived in the region is there, unless the weather is against it. */
+static void deliver_flush(struct parcel *p)
+{
+    struct news *n = tell_endpoint(p->flusher, HOCCL_TRANSPORT_FLUSHED);
+    n->event.tag = p->write.tag;
+    if (near.fail_flush && !--near.fail_flush)
+        n->event.text = "the test lets this flush fail";
+    else
+        land_held(NULL, NULL, p->flushed, 0);
     free(p);
 }
 
@@ -198,9 +211,9 @@ static void deliver(struct parcel *p)
 
 static bool behind_another(const struct parcel *p)
 {
-    for (struct hoccl_list *l = parcels.next; l != &p->link && !p->is_write; l = l->next) {
+    for (struct hoccl_list *l = parcels.next; l != &p->link && !p->is_write && p->from; l = l->next) {
         const struct parcel *q = hoccl_entry(l, struct parcel, link);
-        if (!q->is_write && q->from == p->from)
+        if (!q->is_write && q->from && q->from == p->from)
             return true;
     }
     return false;
@@ -221,11 +234,16 @@ static void *carry(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     for (;;) {
-        struct parcel *p = near.stalled ? NULL : next_due(hoccl_now());
+        uint64_t now = hoccl_now();
+        struct parcel *p = near.stalled ? NULL : next_due(now);
+        land_held(NULL, NULL, NULL, now);
         if (p) {
             hoccl_list_remove(&p->link);
-            deliver(p);
-        } else if (hoccl_list_empty(&parcels)) {
+            if (p->from)
+                deliver(p);
+            else
+                deliver_flush(p);
+        } else if (hoccl_list_empty(&parcels) && hoccl_list_empty(&held)) {
             pthread_cond_wait(&work, &lock);
         } else {
             pthread_mutex_unlock(&lock);
@@ -270,7 +288,16 @@ static void free_news(struct hoccl_list *list)
 
 static void near_close(struct hoccl_endpoint *e)
 {
+    struct hoccl_list *next;
     pthread_mutex_lock(&lock);
+    for (struct hoccl_list *l = parcels.next; l != &parcels; l = next) {
+        struct parcel *p = hoccl_entry(l, struct parcel, link);
+        next = l->next;
+        if (p->flusher != e)
+            continue;
+        hoccl_list_remove(l);
+        free(p);
+    }
     hoccl_list_remove(&e->link);
     free_news(&e->news);
     free_news(&e->old);
@@ -325,7 +352,8 @@ static struct parcel *new_parcel(struct hoccl_connection *c, bool is_write)
     p->from = c;
     p->is_write = is_write;
     p->due = hoccl_now() + late * HOCCL_US;
-    c->flight++;
+    if (c)
+        c->flight++;
     hoccl_list_append(&parcels, &p->link);
     pthread_cond_signal(&work);
     return p;
@@ -355,13 +383,32 @@ static bool near_write(struct hoccl_connection *c, const struct hoccl_write *wri
     bool good = !refused(c) && c->flight < 64;
     if (good) {
         struct parcel *p = new_parcel(c, true);
-        if (write->to.key != KEY || !write->bytes)
+        if (write->to.key != NEAR_KEY || !write->bytes)
             abort();
         p->write = *write;
         p->lane = (int)(c->turn++ % NEAR_LANES);
         struct hoccl_lane_count *n = &c->lane[p->lane];
         if (++n->flight > n->most)
             n->most = n->flight;
+    }
+    pthread_mutex_unlock(&lock);
+    return good;
+}
+
+static bool near_flush(struct hoccl_endpoint *e, const struct hoccl_region *region, size_t offset, uint64_t tag)
+{
+    const struct near_region *r = region->own;
+    if (offset >= r->bytes)
+        abort();
+    pthread_mutex_lock(&lock);
+    bool good = draw() % 100 >= near.refuse;
+    if (good) {
+        struct parcel *p = new_parcel(NULL, false);
+        p->flusher = e;
+        p->flushed = r;
+        p->write.tag = tag;
+        p->due = near.lose_flush && !--near.lose_flush ? UINT64_MAX : p->due;
+        near_counts.flushes++;
     }
     pthread_mutex_unlock(&lock);
     return good;
@@ -405,26 +452,6 @@ static int near_lane_counts(const struct hoccl_connection *c, struct hoccl_lane_
     return NEAR_LANES;
 }
 
-static HOCCL_Result near_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)
-{
-    (void)e;
-    pthread_mutex_lock(&lock);
-    bool bad = near.fail_region && !--near.fail_region;
-    pthread_mutex_unlock(&lock);
-    if (bad)
-        return hoccl_fail(HOCCL_ERR_MEMORY, "the test lets this region not be registered");
-    if (near.on_gpu)
-        let_in((CUdeviceptr)(uintptr_t)source->address, source->bytes);
-    *region = (struct hoccl_region){.key = {(uint64_t)(uintptr_t)source->address, KEY}};
-    return HOCCL_SUCCESS;
-}
-
-static void near_region_remove(struct hoccl_endpoint *e, struct hoccl_region *region)
-{
-    (void)e;
-    region->key.key = 0;
-}
-
 static int near_poll(struct hoccl_endpoint *e, struct hoccl_transport_event *events, int most)
 {
     int n = 0;
@@ -449,6 +476,7 @@ static bool near_arm(struct hoccl_endpoint *e)
 
 const struct hoccl_transport near_transport = {
     .name = "near",
+    .takes_gpu = true,
     .open = near_open,
     .close = near_close,
     .describe = near_describe,
@@ -456,6 +484,7 @@ const struct hoccl_transport near_transport = {
     .join = near_join,
     .message = near_message,
     .write = near_write,
+    .flush = near_flush,
     .idle = near_idle,
     .connection_close = near_connection_close,
     .lanes = near_lane_counts,
@@ -495,6 +524,8 @@ int near_left(void)
     for (struct hoccl_list *l = connections.next; l != &connections; l = l->next)
         n++;
     for (struct hoccl_list *l = parcels.next; l != &parcels; l = l->next)
+        n++;
+    for (struct hoccl_list *l = held.next; l != &held; l = l->next)
         n++;
     pthread_mutex_unlock(&lock);
     return n;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A transport between endpoints of one process, for tests: the whole of transport.h with a carrier thread that copies from
- * slot to slot. It can be slow, let writes overtake one another, refuse for lack of room that there is, and break.
+ * slot to slot. It can be slow, let writes overtake one another, refuse for lack of room that there is, and break; what it
+ * writes into a GPU can come late, as over a bus that orders nothing.
  *
  *   hoccl_wire_transport = &near_transport;  near = (struct near_weather){…};
  */
@@ -16,12 +17,23 @@ struct near_weather {
     unsigned jitter;      /* and up to so many more; writes overtake one another */
     unsigned refuse;      /* of 100 calls of message and write so many are refused */
     unsigned break_after; /* so many messages and writes from now the connection of the next one breaks; 0: never */
-    bool on_gpu;          /* slots are GPU memory, and a copy engine of the GPU they leave carries them */
+    bool on_gpu;          /* memory of GPUs can be registered too, and a copy engine of the GPU that bytes leave carries them, */
+    bool no_dmabuf, no_address; /* but not by this way */
+    unsigned late;        /* what is written into a GPU that does not order such writes for all (its attribute) lands so many µs
+                             after it has been reported, or when it is flushed; 0: at once */
+    unsigned fail_flush;  /* the n-th flush from now cannot be done; 0: all can */
+    unsigned lose_flush;  /* the n-th flush from now is never answered; 0: all are */
     unsigned fail_region; /* the n-th region from now cannot be registered; 0: all can */
     bool fail_open;       /* no endpoint can be opened */
     uint32_t stalled;     /* nothing is delivered (near_stall) */
 };
 
+/* Regions registered so far, by what they were, and flushes. */
+struct near_count {
+    unsigned hosts, dmabufs, addresses, flushes;
+};
+
+extern struct near_count near_counts; /* read and set while nothing runs */
 extern struct near_weather near; /* set while nothing runs, or by near_break */
 extern const struct hoccl_transport near_transport;
 

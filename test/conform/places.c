@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots where production puts them: on a machine with four GPUs, of which each pair shares a switch, over the tests' transport.
+ *
+ *   rank, GPU         0       1       2        3
+ *   symmetric GPU     1       0       3        2
+ *   NICs reach it by  dmabuf  pcie    off      address     (HOCCL_EMU_RDMA, read for the symmetric GPU)
+ *   orders writes     none    owner   –        for all  (HOCCL_EMU_RDMA_ORDER, likewise)
+ *
+ * The transport reports a write to a GPU that does not order writes long before it lands: without a flush wrong bytes are read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/setting.h"
+#include "far.h"
+#include "hoccl_cuda.h"
+#include "near.h"
+#include "p2p/wire.h"
+
+#define LATE 50000 /* µs: longer than any flush takes */
+
+static const struct near_weather fair = {.on_gpu = true};
+
+static void begin(struct near_weather weather)
+{
+    near = weather;
+    near_counts = (struct near_count){0};
+    memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
+}
+
+static void check_regions(unsigned hosts, unsigned dmabufs, unsigned addresses)
+{
+    assert_int_equal(near_counts.hosts, hosts);
+    assert_int_equal(near_counts.dmabufs, dmabufs);
+    assert_int_equal(near_counts.addresses, addresses);
+}
+
+/* By the best way that each GPU offers; and each chunk is flushed that lies on a GPU that demands it. */
+static void test_by_gpu(void **state)
+{
+    uint64_t before = 0, after = 0;
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .late = LATE, .jitter = 300, .refuse = 20});
+    bool told = hoccl_cuda_sm_work(&before);
+    far_run(4, "2+2", all_sizes, NULL, false);
+    if (told && hoccl_cuda_sm_work(&after))
+        assert_int_equal(before, after);
+    check_regions(2, 4, 2);
+    assert_int_equal(hoccl_wire_counts.flushed * 2, hoccl_wire_counts.arrived); /* all ranks are sent the same, two have to flush */
+    assert_int_equal(near_counts.flushes, hoccl_wire_counts.flushed);
+    assert_true(hoccl_wire_counts.flushed > 0);
+}
+
+/* What one transport refuses goes another way. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .no_dmabuf = true});
+    far_run(2, "2", all_sizes, NULL, false);
+    check_regions(0, 0, 4);
+    assert_int_equal(hoccl_wire_counts.flushed, hoccl_wire_counts.arrived);
+    begin((struct near_weather){.on_gpu = true, .no_dmabuf = true, .no_address = true});
+    far_run(2, "2", all_sizes, NULL, false);
+    check_regions(4, 0, 0);
+    assert_int_equal(hoccl_wire_counts.flushed, 0);
+    begin((struct near_weather){0});
+    far_run(2, "2", all_sizes, NULL, false);
+    check_regions(4, 0, 0);
+    begin((struct near_weather){.on_gpu = true, .fail_region = 2}); /* of whichever rank and pool: another way, and no error */
+    far_run(2, "2", all_sizes, NULL, false);
+    assert_int_equal(near_counts.dmabufs + near_counts.addresses, 4);
+}
+
+/* ---- without a flush --------------------------------------------------------------------------------------------- */
+
+static int wrong; /* ranks that have read something else than what was sent */
+
+static void look(struct rank *r)
+{
+    size_t n = 2 * MIB;
+    struct work w;
+    if (work_open(r, &w, (size_t)r->size * (n + 67))) {
+        RANK_OK(r, all_to_all(r, &w, n, 3));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+        const unsigned char *got = w.host + (size_t)(1 - r->rank) * (n + 67) + 1;
+        if (memcmp(got, message(1 - r->rank, r->rank, 3), n))
+            __atomic_add_fetch(&wrong, 1, __ATOMIC_RELAXED);
+    }
+    work_close(r, &w);
+}
+
+/* The tests would notice: HOCCL_TEST_BREAK=no-flush. */
+static void test_no_flush(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .late = LATE});
+    wrong = 0;
+    far_run(2, "2", look, NULL, false);
+    assert_int_equal(wrong, 0);
+    hoccl_settings.test_break = HOCCL_BREAK_NO_FLUSH;
+    far_run(2, "2", look, NULL, false);
+    hoccl_settings.test_break = HOCCL_BREAK_NOTHING;
+    assert_int_equal(wrong, 2);
+}
+
+/* ---- flushes in bad weather -------------------------------------------------------------------------------------- */
+
+/* The peer closes its connection while what it has sent is still to be flushed: it counts all the same. */
+static void send_and_leave(struct rank *r)
+{
+    size_t n = 2 * MIB + 1;
+    struct work w;
+    if (work_open(r, &w, 4 * MIB) && r->rank) {
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, message(1, 0, 2), n));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        RANK_OK(r, HOCCL_CommDestroy(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    } else if (!r->rank) {
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, n));
+        same(r, w.host, message(1, 0, 2), n, 1);
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_leave(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .delay = 3000}); /* a flush takes that long, the news that the peer has closed does not */
+    far_run(2, "2", send_and_leave, NULL, false);
+    begin(fair);
+}
+
+/* A flush that cannot be done, or is never answered, is an error of the receive that names it; the peer hears of it. */
+static void cannot_be_read(struct rank *r)
+{
+    size_t n = 4 * MIB;
+    struct work w;
+    if (work_open(r, &w, n)) {
+        if (r->rank)
+            RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        else
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+        HOCCL_Result e = stream_end(r, &w);
+        if (!r->rank) {
+            RANK_TRUE(r, e == HOCCL_ERR_DEVICE && strstr(HOCCL_GetLastError(), "GPU 1 cannot be read"));
+            RANK_TRUE(r, strstr(HOCCL_GetLastError(), r->arg));
+        }
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+        r->comm = HOCCL_COMM_NULL;
+    }
+    work_close(r, &w);
+}
+
+static void test_flush_fails(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .fail_flush = 3});
+    far_run(2, "2", cannot_be_read, "lets this flush fail", false);
+    begin(fair);
+    far_run(2, "2", all_sizes, NULL, false);
+    begin((struct near_weather){.on_gpu = true, .lose_flush = 8}); /* the last one */
+    hoccl_settings.timeout = 1000000000;
+    far_run(2, "2", cannot_be_read, "HOCCL_TIMEOUT", false);
+    hoccl_settings.timeout = 30000000000;
+    begin(fair);
+    far_run(2, "2", all_sizes, NULL, false);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_by_gpu), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_flush),
+        cmocka_unit_test(test_leave),  cmocka_unit_test(test_flush_fails),
+    };
+    const char *source = getenv("top_srcdir");
+    char file[4096];
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    far_noise();
+    ranks_environment(4);
+    snprintf(file, sizeof file, "%s/test/topo-data/two-gpus-a-nic.xml", source ? source : ".");
+    setenv("HOCCL_TOPO_FILE", file, 1);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("HOCCL_EMU_PCI", "0000:19:00.0,0000:1a:00.0,0000:9a:00.0,0000:9b:00.0", 1);
+    setenv("HOCCL_EMU_RDMA", "pcie,dmabuf,address,off", 1);
+    setenv("HOCCL_EMU_RDMA_ORDER", "owner,none,all,owner", 1);
+    if (hoccl_settings_load_once())
+        return 1;
+    hoccl_wire_transport = &near_transport;
+    return cmocka_run_group_tests_name("slots on symmetric GPUs", tests, NULL, NULL);
+}
