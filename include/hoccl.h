@@ -40,6 +40,10 @@ typedef struct hoccl_comm_handle *HOCCL_Comm;
 #define HOCCL_COMM_WORLD ((HOCCL_Comm)1)
 #define HOCCL_COMM_NULL ((HOCCL_Comm)0)
 
+/* An operation that has been checked and can be started many times. Its handle carries a generation, too. */
+typedef struct hoccl_request_handle *HOCCL_Request;
+#define HOCCL_REQUEST_NULL ((HOCCL_Request)0)
+
 /* Results. Those marked * are sticky: every later call of the communicator returns the same, with the same text. */
 typedef enum {
     HOCCL_SUCCESS = 0,
@@ -215,6 +219,52 @@ HOCCL_API HOCCL_Result HOCCL_Scatter(const void *sendbuf, void *recvbuf, size_t 
 HOCCL_API HOCCL_Result HOCCL_Scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *displs, void *recvbuf,
                                       size_t recvcount, HOCCL_Datatype datatype, int root, HOCCL_Comm comm,
                                       HOCCL_Stream stream);
+
+/* ---- Operations that are started many times -------------------------------------------------------------------------- */
+
+/* Make a request of an operation with these arguments, for HOCCL_Start. It is checked as the call without _init is, and
+ * nothing is posted. Arrays of counts and displacements are copied, so the caller's may go. The request keeps what the
+ * driver has told of its buffers: they must not be freed before HOCCL_RequestFree. A rank makes its request when it
+ * likes, and may start it where other ranks call the operation itself. Inside a group it is made at once. Errors: as the
+ * call without _init, and ARGUMENT (request is NULL). Counterparts: MPI_Send_init, MPI_Alltoallv_init and so on. */
+HOCCL_API HOCCL_Result HOCCL_Send_init(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
+                                       HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Recv_init(void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
+                                       HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_AllGather_init(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype,
+                                            HOCCL_Comm comm, HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_AllGatherv_init(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                                             const size_t *displs, HOCCL_Datatype datatype, HOCCL_Comm comm,
+                                             HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Alltoall_init(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype,
+                                           HOCCL_Comm comm, HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Alltoallv_init(const void *sendbuf, const size_t *sendcounts, const size_t *sdispls,
+                                            void *recvbuf, const size_t *recvcounts, const size_t *rdispls,
+                                            HOCCL_Datatype datatype, HOCCL_Comm comm, HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Broadcast_init(const void *sendbuf, void *recvbuf, size_t count, HOCCL_Datatype datatype, int root,
+                                            HOCCL_Comm comm, HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Gather_init(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype,
+                                         int root, HOCCL_Comm comm, HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Gatherv_init(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                                          const size_t *displs, HOCCL_Datatype datatype, int root, HOCCL_Comm comm,
+                                          HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Scatter_init(const void *sendbuf, void *recvbuf, size_t recvcount, HOCCL_Datatype datatype,
+                                          int root, HOCCL_Comm comm, HOCCL_Request *request);
+HOCCL_API HOCCL_Result HOCCL_Scatterv_init(const void *sendbuf, const size_t *sendcounts, const size_t *displs, void *recvbuf,
+                                           size_t recvcount, HOCCL_Datatype datatype, int root, HOCCL_Comm comm,
+                                           HOCCL_Request *request);
+
+/* Enqueue the request's operation on stream, as its call without _init would: same order, same errors later. The call
+ * makes no plan and asks the driver only whether the buffers are still those of the request. It may be started again at
+ * any time, also while it is under way, on the same stream or another: each start is an operation of its own, in the
+ * order of starts. Inside a group it joins the group; several requests are started together by a group. Counterparts:
+ * MPI_Start, MPI_Startall. Errors: ARGUMENT (no such request; its communicator is gone; a buffer has been
+ * freed, or its address is another allocation's now: free the request and make a new one), and as HOCCL_Send. */
+HOCCL_API HOCCL_Result HOCCL_Start(HOCCL_Request request, HOCCL_Stream stream);
+
+/* Free a request, also after its communicator is gone. What it has started goes on, and uses the buffers until it has
+ * completed. Counterpart: MPI_Request_free. Errors: ARGUMENT (no such request), USAGE (another thread is starting it). */
+HOCCL_API HOCCL_Result HOCCL_RequestFree(HOCCL_Request request);
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------------- */
 

@@ -11,14 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static __thread struct {
+static __thread struct group {
+    const char *name; /* of the call whose requests are kept; NULL: it is a group of the caller's */
     int depth;
     size_t count, room;
     HOCCL_Comm *handles; /* of each request; a handle may have gone when the group ends */
     struct hoccl_request *requests;
     HOCCL_Result failed; /* the first error inside the group */
     char text[HOCCL_ERROR_TEXT];
-} group;
+} group, aside; /* aside: the caller's, while requests are kept */
 
 bool hoccl_group_is_open(void)
 {
@@ -125,7 +126,7 @@ static HOCCL_Result run(struct hoccl_call *call, HOCCL_Result (*make)(struct hoc
     struct hoccl_request *q = group.requests + group.count;
     if (r || !call->count)
         return r;
-    r = hoccl_requests_check(q, call->count);
+    r = hoccl_requests_check(q, call->count, group.name != NULL);
     if (!r && !group.depth)
         r = hoccl_post(q, call->count);
     return r;
@@ -150,12 +151,56 @@ HOCCL_Result hoccl_group_call(struct hoccl_call *call, HOCCL_Result (*make)(stru
 {
     HOCCL_Result r = take(call, make, arguments);
     if (r)
-        hoccl_fail_context(r, "%s", call->name);
+        hoccl_fail_context(r, "%s", group.name ? group.name : call->name);
     if (!group.depth)
         clear();
     else if (!r)
         group.count += call->count;
     return hoccl_group_note(r);
+}
+
+/* ---- requests that are kept -------------------------------------------------------------------------------------- */
+
+void hoccl_group_keep(const char *name)
+{
+    aside = group;
+    group = (struct group){.name = name, .depth = 1};
+}
+
+HOCCL_Result hoccl_group_kept(HOCCL_Result result, struct hoccl_request **requests, size_t *count)
+{
+    if (!result) {
+        *requests = group.requests;
+        *count = group.count;
+        group.requests = NULL;
+    }
+    clear();
+    group = aside;
+    return hoccl_group_note(result);
+}
+
+HOCCL_Result hoccl_group_add(HOCCL_Comm handle, struct hoccl_comm *comm, CUstream stream, struct hoccl_request *requests,
+                             size_t count)
+{
+    for (size_t i = 0; i < count && !group.depth; i++) {
+        requests[i].comm = comm;
+        requests[i].stream = stream;
+    }
+    if (!group.depth)
+        return hoccl_post(requests, count);
+    while (group.room - group.count < count) {
+        HOCCL_Result r = grow();
+        if (r)
+            return r;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct hoccl_request *q = &group.requests[group.count];
+        *q = requests[i];
+        q->comm = comm;
+        q->stream = stream;
+        group.handles[group.count++] = handle;
+    }
+    return HOCCL_SUCCESS;
 }
 
 /* ---- the whole group --------------------------------------------------------------------------------------------- */

@@ -35,6 +35,17 @@ void hoccl_call_after(struct hoccl_call *call, size_t index);
 /* The requests that the call has made so far; call->count of them. */
 const struct hoccl_request *hoccl_call_requests(const struct hoccl_call *call);
 
+/* What is called between the two is checked and kept instead of posted, whatever group is open; `name` is who asks, for
+ * error texts. The end gives the requests (the caller's to free; none: NULL) if `result`, of the call between, is success,
+ * and returns it. */
+void hoccl_group_keep(const char *name);
+HOCCL_Result hoccl_group_kept(HOCCL_Result result, struct hoccl_request **requests, size_t *count);
+
+/* Checked requests of one operation (count > 0) for `stream`: into the open group, else posted, and then `requests` is written to. The
+ * communicator must have been entered. */
+HOCCL_Result hoccl_group_add(HOCCL_Comm handle, struct hoccl_comm *comm, CUstream stream, struct hoccl_request *requests,
+                             size_t count);
+
 /* Is a group open in this thread? */
 bool hoccl_group_is_open(void);
 

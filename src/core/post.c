@@ -13,14 +13,14 @@
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-static HOCCL_Result check_stream(const struct hoccl_request *q)
+static HOCCL_Result check_stream(CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult e = hoccl_driver.StreamIsCapturing(q->stream, &status);
+    CUresult e = hoccl_driver.StreamIsCapturing(stream, &status);
     if (e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (!e && status != CU_STREAM_CAPTURE_STATUS_NONE))
         return hoccl_fail(HOCCL_ERR_UNSUPPORTED, "stream %p is capturing a graph: HOCCL operations cannot be captured yet",
-                          (void *)q->stream);
-    return hoccl_driver_check(e, "stream %p", (void *)q->stream);
+                          (void *)stream);
+    return hoccl_driver_check(e, "stream %p", (void *)stream);
 }
 
 /* How the sender will get at a receive buffer. */
@@ -83,7 +83,7 @@ static HOCCL_Result check_peer(const struct hoccl_request *q)
     return HOCCL_SUCCESS;
 }
 
-HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n)
+HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n, bool kept)
 {
     struct hoccl_comm *c = requests->comm;
     bool pushed;
@@ -94,11 +94,72 @@ HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n)
         r = hoccl_device_enter(&c->gpu->device, &pushed);
     if (r)
         return r;
-    r = check_stream(requests);
+    r = kept ? HOCCL_SUCCESS : check_stream(requests->stream);
     if (!r)
         r = check_memory(requests, n, true);
     if (!r)
         r = check_memory(requests, n, false);
+    hoccl_device_leave(pushed);
+    return r;
+}
+
+/* ---- checking again ---------------------------------------------------------------------------------------------- */
+
+static struct hoccl_kept_buffer *find_buffer(struct hoccl_kept_buffer *kept, size_t n, const struct hoccl_memory *m)
+{
+    for (size_t i = 0; i < n; i++)
+        if (kept[i].buffer == m->buffer)
+            return &kept[i];
+    return NULL;
+}
+
+size_t hoccl_requests_buffers(const struct hoccl_request *requests, size_t n, struct hoccl_kept_buffer *kept)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct hoccl_memory *m = &requests[i].memory;
+        uintptr_t low = (uintptr_t)requests[i].address, high = low + requests[i].header.bytes;
+        struct hoccl_kept_buffer *k = low == high ? NULL : find_buffer(kept, count, m);
+        if (low == high)
+            continue;
+        if (!k) {
+            kept[count++] = (struct hoccl_kept_buffer){low, high, m->buffer, m->host || m->legacy};
+            continue;
+        }
+        k->low = low < k->low ? low : k->low;
+        k->high = high > k->high ? high : k->high;
+    }
+    return count;
+}
+
+/* Whoever opened the old allocation would go on using it, for its mapping keeps it alive. */
+static HOCCL_Result check_buffer(const struct hoccl_device *device, const struct hoccl_kept_buffer *k)
+{
+    const void *at = (const void *)k->low;
+    struct hoccl_memory now = {0};
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (k->whole)
+        r = hoccl_memory_id(at, &now.buffer);
+    else
+        r = hoccl_memory_check(device, at, k->high - k->low, &now);
+    if (!r && now.buffer != k->buffer)
+        r = hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p is not what it was when the request was made: its memory has been "
+                       "freed; free the request and make a new one", at);
+    return r;
+}
+
+HOCCL_Result hoccl_requests_check_again(struct hoccl_comm *comm, CUstream stream, const struct hoccl_kept_buffer *kept,
+                                        size_t n)
+{
+    bool pushed;
+    HOCCL_Result r = hoccl_comm_error(comm);
+    if (!r)
+        r = hoccl_device_enter(&comm->gpu->device, &pushed);
+    if (r)
+        return r;
+    r = check_stream(stream);
+    for (size_t i = 0; i < n && !r; i++)
+        r = check_buffer(&comm->gpu->device, &kept[i]);
     hoccl_device_leave(pushed);
     return r;
 }
@@ -225,7 +286,8 @@ static HOCCL_Result make_op(struct part *p, const struct hoccl_request *q, size_
     return HOCCL_SUCCESS;
 }
 
-_Static_assert(sizeof(struct hoccl_op) % 16 == 0 && sizeof(struct hoccl_op_turn) % 16 == 0, "the parts of the block are aligned");
+_Static_assert(sizeof(struct hoccl_op) % 16 == 0 && sizeof(struct hoccl_op_turn) % 16 == 0,
+               "the parts of the block are aligned");
 _Static_assert(_Alignof(struct hoccl_op) <= 16 && _Alignof(struct hoccl_op_turn) <= 16 && _Alignof(struct hoccl_flow) <= 16,
                "and 16 is enough for them");
 

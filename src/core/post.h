@@ -19,8 +19,23 @@ struct hoccl_request {
 
 /* Check what can be checked at the call; fills in the memory. The n requests (n > 0) are one operation: of one
  * communicator, whose busy mark is held, on one stream, with one buffer for all sends and one for all receives, which
- * the driver is asked about once. */
-HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n);
+ * the driver is asked about once. `kept`: they will be posted later, on another stream, and theirs counts for nothing. */
+HOCCL_Result hoccl_requests_check(struct hoccl_request *requests, size_t n, bool kept);
+
+/* The allocations of checked requests, to see later whether they are still the same. */
+struct hoccl_kept_buffer {
+    uintptr_t low, high;
+    uint64_t buffer; /* struct hoccl_memory's */
+    bool whole;      /* one allocation with one id: else all segments have to be looked at */
+};
+
+/* Into `kept`, which has room for n; how many there are. */
+size_t hoccl_requests_buffers(const struct hoccl_request *requests, size_t n, struct hoccl_kept_buffer *kept);
+
+/* Before requests that were checked once are posted on this stream: ARGUMENT if a buffer has been freed since, whatever is
+ * at its address now, UNSUPPORTED if the stream is capturing. */
+HOCCL_Result hoccl_requests_check_again(struct hoccl_comm *comm, CUstream stream, const struct hoccl_kept_buffer *kept,
+                                        size_t n);
 
 /* Post n requests (n > 0) of any communicators together: every start signal is enqueued before any wait. The busy marks
  * must be held. An error before anything was posted leaves the communicators good. */

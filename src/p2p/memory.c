@@ -114,6 +114,17 @@ HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *a
     return memory->host || memory->legacy ? HOCCL_SUCCESS : walk(device, address, bytes, memory);
 }
 
+HOCCL_Result hoccl_memory_id(const void *address, uint64_t *buffer)
+{
+    CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    unsigned long long id = 0;
+    void *value = &id;
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.PointerGetAttributes(1, &name, &value, (CUdeviceptr)(uintptr_t)address),
+                                        "asking the driver about the buffer %p", address);
+    *buffer = id;
+    return r;
+}
+
 static HOCCL_Result find_or_make(struct hoccl_exports *x, struct hoccl_memory *m)
 {
     const unsigned n = sizeof x->entries / sizeof *x->entries;

@@ -39,6 +39,9 @@ void hoccl_exports_close(struct hoccl_exports *exports);
 HOCCL_Result hoccl_memory_check(const struct hoccl_device *device, const void *address, size_t bytes,
                                 struct hoccl_memory *memory);
 
+/* The id of the allocation at an address, 0 if the driver knows none there: one question, and one answer, to the driver. */
+HOCCL_Result hoccl_memory_id(const void *address, uint64_t *buffer);
+
 /* How can the other end reach it? Sets kind and, for another process, the handle. Never blocks; any thread. */
 HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process, struct hoccl_memory *memory);
 

@@ -20,7 +20,7 @@ page() {
 }
 
 # Not by make-man, which is what is tested here.
-functions=$(tr '\n' ' ' <"$top_srcdir/include/hoccl.h" | grep -oE 'HOCCL_API [^;(]*\(' | grep -oE 'HOCCL_[A-Za-z0-9]+\($' | tr -d '(')
+functions=$(tr '\n' ' ' <"$top_srcdir/include/hoccl.h" | grep -oE 'HOCCL_API [^;(]*\(' | grep -oE 'HOCCL_[A-Za-z0-9_]+\($' | tr -d '(')
 for function in $functions; do
     file=$(page "$function.3")
     if [ ! -f "$file" ]; then
@@ -37,7 +37,7 @@ echo "$(wc -w <<<"$functions") functions"
 # No page is left of a function that has gone.
 while read -r name; do
     grep -qx "$name" <<<"$functions" || complain "doc/man/$name.3 belongs to no function of hoccl.h"
-done < <(grep -oE 'HOCCL_[A-Za-z0-9]+\.3' "$top_srcdir/doc/man/Makefile.inc" | sed 's/\.3$//')
+done < <(grep -oE 'HOCCL_[A-Za-z0-9_]+\.3' "$top_srcdir/doc/man/Makefile.inc" | sed 's/\.3$//')
 
 for file in $(page hoccl.7) $(for f in $functions; do page "$f.3"; done); do
     [ -f "$file" ] || continue

@@ -106,7 +106,7 @@ check_macros() {
 }
 
 declared() {
-    code include/hoccl.h | tr '\n' ' ' | grep -oE 'HOCCL_API [^;]*;' | grep -oE 'HOCCL_[A-Za-z0-9]+ *\(' | tr -d ' (' | sort -u
+    code include/hoccl.h | tr '\n' ' ' | grep -oE 'HOCCL_API [^;]*;' | grep -oE 'HOCCL_[A-Za-z0-9_]+ *\(' | tr -d ' (' | sort -u
 }
 
 exported() {

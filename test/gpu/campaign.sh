@@ -29,6 +29,7 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
     two alltoall 60 ./alltoall_perf -b 8 -e 1G -f 8 -n 20 -J "$out/alltoall.json"
     step nccl-alltoall 60 ./nccl_rate alltoall 8 1073741824 8
     two launch 40 ./launch_cost -J "$out/launch.json"
+    two "launch, started" 40 ./launch_cost -p -J "$out/start.json"
     two paths 40 ./path_rate
     CUDA_VISIBLE_DEVICES=0 two "paths, one GPU" 40 ./path_rate 256M
     two memory 30 ./memory 160M
