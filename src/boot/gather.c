@@ -1,11 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each rank sends one packet to every other and waits for theirs. The sockets keep packets whole and in order:
+/* Each rank sends one packet that every other receives. Sockets keep packets whole and in order:
  *
  *   … packets of failed calls ……… (call, step) …… perhaps (call, GIVEN_UP) …… (call, step + 1)
- *   thrown away                    the one we want  ends our waiting         left for the next step
+ *   thrown away                    those we want  ends our waiting         left for the next step
  *
- * A rank that gives a call up says so behind its packet; while others are still missing, sockets that have delivered are
- * looked at for that without taking anything else off them. */
+ * An edge joins this rank to one that it has a socket to. Without a tree there is one to every rank, and one packet comes over each.
+ * In a tree a packet is passed on over every edge but the one by which it came, in the order of coming:
+ *
+ *        0          r has edges to (r − 1) / 4 and to 4 r + 1 … 4 r + 4. Over the edge to a child the packets of its
+ *     ┌┬─┴┬┐        subtree come, over the one to the parent all others: so each edge's number is known before, and
+ *     1 2 3 4       what stands behind it is the next step's. A rank is done when it has every packet and has passed
+ *   ┌┬┴┬┐           every one on; so nobody waits for a rank that has left.
+ *   5 6 7 8
+ *
+ * A rank that gives a call up says so behind its packets, over each edge; who hears it gives up too, and so all do. While other
+ * packets are still missing, edges that have delivered are looked at for that without taking anything else off them. */
 #define _GNU_SOURCE
 #include "boot/gather.h"
 
@@ -28,6 +37,7 @@
 struct head {
     uint32_t magic;
     uint32_t call, step; /* GIVEN_UP as the step: the rank has failed, its text follows */
+    uint32_t from;       /* place in the exchange of the rank whose packet it is */
     uint32_t bytes;      /* that follow */
 };
 
@@ -36,21 +46,37 @@ struct packet {
     char body[HOCCL_BLOB_MAX];
 };
 
+struct edge {
+    int place; /* in g->ranks, of the rank at its other end */
+    int left;  /* packets still to come over it */
+    int sent;  /* packets of run->order that have gone over it, or need not */
+};
+
 /* One exchange on its way. */
 struct run {
     const struct hoccl_gather *g;
     size_t bytes;
     char *all;
-    bool *here; /* by place in g->ranks */
-    int missing;
+    int *via;   /* by place: the edge over which its packet came; NOWHERE: it has not come; OWN */
+    int *order; /* places, in the order in which their packets came */
+    int come;   /* how many */
+    struct edge *edge;
+    int edges;
     uint64_t begun, said;
     struct pollfd *poll;
     struct packet packet;
 };
 
+enum { NOWHERE = -1, OWN = -2 };
+
 static int socket_of(const struct hoccl_gather *g, int i)
 {
     return g->links[g->ranks[i]].fd;
+}
+
+static bool is_edge(const struct hoccl_gather *g, int i)
+{
+    return i != g->me && (!g->tree || hoccl_gather_edge(i, g->me));
 }
 
 static int post(int fd, const struct head *h, const void *body)
@@ -75,30 +101,42 @@ void hoccl_gather_refuse(const struct hoccl_gather *g)
     stir(g, true);
     char text[REFUSAL_TEXT];
     snprintf(text, sizeof text, "%.*s", REFUSAL_TEXT - 1, hoccl_error_text());
-    struct head h = {MAGIC, g->call, GIVEN_UP, (uint32_t)strlen(text)};
+    struct head h = {MAGIC, g->call, GIVEN_UP, (uint32_t)g->me, (uint32_t)strlen(text)};
     for (int i = 0; i < g->count; i++)
-        if (i != g->me)
+        if (is_edge(g, i))
             post(socket_of(g, i), &h, text);
     stir(g, false);
 }
 
-/* One that is gone may have said why: that is found when its packet is waited for. */
-static HOCCL_Result post_all(const struct hoccl_gather *g, const void *mine, size_t bytes)
+/* Must the packet that came at place `n` of the order go over this edge? */
+static bool goes(const struct run *r, const struct edge *e, int n)
 {
-    struct head h = {MAGIC, g->call, g->step, (uint32_t)bytes};
-    for (int i = 0; i < g->count; i++) {
-        int e = i == g->me ? 0 : post(socket_of(g, i), &h, mine);
-        if (e && e != EPIPE && e != ECONNRESET)
-            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d %s (%s)", g->name, g->ranks[i],
-                              e == EAGAIN ? "takes no part: what it has been told lies unread" : "is gone", strerror(e));
+    int via = r->via[r->order[n]];
+    return r->g->tree ? via != (int)(e - r->edge) : via == OWN;
+}
+
+/* Send what can go. One that is gone may have said why: that is found when its packet is waited for. In a tree a rank that is
+ * late may have many packets before it: they wait. */
+static HOCCL_Result pass_on(struct run *r, struct edge *e)
+{
+    const struct hoccl_gather *g = r->g;
+    for (; e->sent < r->come; e->sent++) {
+        int from = r->order[e->sent];
+        struct head h = {MAGIC, g->call, g->step, (uint32_t)from, (uint32_t)r->bytes};
+        int error = goes(r, e, e->sent) ? post(socket_of(g, e->place), &h, r->all + (size_t)from * r->bytes) : 0;
+        if (error == EAGAIN && g->tree)
+            return HOCCL_SUCCESS;
+        if (error && error != EPIPE && error != ECONNRESET)
+            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d %s (%s)", g->name, g->ranks[e->place],
+                              error == EAGAIN ? "takes no part: what it has been told lies unread" : "is gone", strerror(error));
     }
     return HOCCL_SUCCESS;
 }
 
-/* The next packet of a rank; 0 if there is none, −1 if there will be none. */
-static int look(struct run *r, int i, int flags)
+/* The next packet of an edge; 0 if there is none, −1 if there will be none. */
+static int look(struct run *r, const struct edge *e, int flags)
 {
-    ssize_t n = recv(socket_of(r->g, i), &r->packet, sizeof r->packet, MSG_DONTWAIT | flags);
+    ssize_t n = recv(socket_of(r->g, e->place), &r->packet, sizeof r->packet, MSG_DONTWAIT | flags);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (n < (ssize_t)sizeof r->packet.head || r->packet.head.magic != MAGIC ||
@@ -107,52 +145,81 @@ static int look(struct run *r, int i, int flags)
     return 1;
 }
 
-static HOCCL_Result given_up(const struct run *r, int i)
+/* The text of one that passes it on names the rank that had it first. */
+static HOCCL_Result given_up(const struct run *r, const struct edge *e)
 {
-    return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d has given up: %.*s", r->g->name, r->g->ranks[i],
-                      (int)r->packet.head.bytes, r->packet.body);
+    const char *text = r->packet.body;
+    int n = (int)r->packet.head.bytes, known = (int)strlen(r->g->name);
+    bool told = r->g->tree && n > known && !strncmp(text, r->g->name, (size_t)known);
+    if (told)
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%.*s", n, text);
+    return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d has given up: %.*s", r->g->name, r->g->ranks[e->place], n, text);
 }
 
-static HOCCL_Result take(struct run *r, int i)
+static void keep(struct run *r, struct edge *e)
+{
+    int from = (int)r->packet.head.from;
+    memcpy(r->all + (size_t)from * r->bytes, r->packet.body, r->bytes);
+    r->via[from] = (int)(e - r->edge);
+    r->order[r->come++] = from;
+    e->left--;
+}
+
+static HOCCL_Result take(struct run *r, struct edge *e)
 {
     const struct hoccl_gather *g = r->g;
     const struct head *h = &r->packet.head;
-    while (!r->here[i]) {
-        int n = look(r, i, 0);
+    while (e->left) {
+        int n = look(r, e, 0);
         if (!n)
             return HOCCL_SUCCESS;
         if (n < 0)
-            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d has ended, or has left the communicator", g->name, g->ranks[i]);
+            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d has ended, or has left the communicator", g->name,
+                              g->ranks[e->place]);
         if (h->call == g->call && h->step == GIVEN_UP)
-            return given_up(r, i);
+            return given_up(r, e);
         if ((int32_t)(h->call - g->call) < 0 || (h->call == g->call && h->step < g->step))
             continue; /* of a call that has failed */
-        if (h->call != g->call || h->step != g->step || h->bytes != r->bytes)
+        if (h->call != g->call || h->step != g->step || h->bytes != r->bytes || h->from >= (uint32_t)g->count ||
+            r->via[h->from] != NOWHERE)
             return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d is in another call: all ranks must make the same ones in the "
-                              "same order", g->name, g->ranks[i]);
-        memcpy(r->all + (size_t)i * r->bytes, r->packet.body, r->bytes);
-        r->here[i] = true;
-        r->missing--;
+                              "same order", g->name, g->ranks[e->place]);
+        keep(r, e);
     }
     return HOCCL_SUCCESS;
 }
 
-/* It has sent its packet: has it given up behind it? An ended one need not trouble us. */
-static HOCCL_Result peek(struct run *r, int i)
+/* It has sent its packets: has it given up behind them? An ended one need not trouble us. */
+static HOCCL_Result peek(struct run *r, const struct edge *e)
 {
     const struct head *h = &r->packet.head;
-    if (look(r, i, MSG_PEEK) > 0 && h->call == r->g->call && h->step == GIVEN_UP)
-        return given_up(r, i);
+    if (look(r, e, MSG_PEEK) > 0 && h->call == r->g->call && h->step == GIVEN_UP)
+        return given_up(r, e);
     return HOCCL_SUCCESS;
 }
 
 static HOCCL_Result hear_all(struct run *r)
 {
     HOCCL_Result result = HOCCL_SUCCESS;
-    for (int i = 0; i < r->g->count && !result; i++)
-        if (i != r->g->me)
-            result = r->here[i] ? peek(r, i) : take(r, i);
+    for (struct edge *e = r->edge; e < r->edge + r->edges && !result; e++)
+        result = e->left ? take(r, e) : peek(r, e);
     return result;
+}
+
+static HOCCL_Result pass_all_on(struct run *r)
+{
+    HOCCL_Result result = HOCCL_SUCCESS;
+    for (struct edge *e = r->edge; e < r->edge + r->edges && !result; e++)
+        result = pass_on(r, e);
+    return result;
+}
+
+static bool complete(const struct run *r)
+{
+    for (const struct edge *e = r->edge; e < r->edge + r->edges; e++)
+        if (e->left || e->sent < r->come)
+            return false;
+    return true;
 }
 
 static const char *missing_names(const struct run *r, char *text, size_t bytes)
@@ -160,8 +227,11 @@ static const char *missing_names(const struct run *r, char *text, size_t bytes)
     struct hoccl_names names;
     hoccl_names_begin(&names, text, bytes);
     for (int i = 0; i < r->g->count; i++)
-        if (!r->here[i])
+        if (r->via[i] == NOWHERE)
             hoccl_names_add(&names, r->g->ranks[i]);
+    for (const struct edge *e = r->edge; e < r->edge + r->edges && r->come == r->g->count; e++)
+        if (e->sent < r->come)
+            hoccl_names_add(&names, r->g->ranks[e->place]); /* it does not read what it is sent */
     return hoccl_names_end(&names);
 }
 
@@ -181,50 +251,89 @@ static HOCCL_Result look_at_clock(struct run *r)
     return g->check ? g->check(g->arg) : HOCCL_SUCCESS;
 }
 
-/* Only ranks that are missing can bring news at once; the others are looked at every few milliseconds. */
+/* Only edges that are not done can bring news at once; the others are looked at every few milliseconds. */
 static void wait_for_news(struct run *r)
 {
     int n = 0;
-    for (int i = 0; i < r->g->count; i++)
-        if (!r->here[i])
-            r->poll[n++] = (struct pollfd){.fd = socket_of(r->g, i), .events = POLLIN};
+    for (const struct edge *e = r->edge; e < r->edge + r->edges; e++) {
+        short events = (short)((e->left ? POLLIN : 0) | (e->sent < r->come ? POLLOUT : 0));
+        if (events)
+            r->poll[n++] = (struct pollfd){.fd = socket_of(r->g, e->place), .events = events};
+    }
     poll(r->poll, (nfds_t)n, 5);
 }
 
 static HOCCL_Result collect(struct run *r)
 {
-    HOCCL_Result result = hear_all(r);
-    while (!result && r->missing) {
-        wait_for_news(r);
+    HOCCL_Result result = pass_all_on(r);
+    while (!result) {
         result = hear_all(r);
-        if (!result && r->missing)
-            result = look_at_clock(r);
+        if (!result)
+            result = pass_all_on(r);
+        if (result || complete(r))
+            break;
+        wait_for_news(r);
+        result = look_at_clock(r);
     }
     return result;
+}
+
+/* Ranks in the subtree whose root is `top`. */
+static int below(int top, int count)
+{
+    int n = 0;
+    for (int64_t first = top, last = top; first < count; first = first * HOCCL_GATHER_FAN + 1, last = (last + 1) * HOCCL_GATHER_FAN)
+        n += (int)((last < count ? last : count - 1) - first) + 1;
+    return n;
+}
+
+static void open_edges(struct run *r)
+{
+    const struct hoccl_gather *g = r->g;
+    for (int i = 0; i < g->count; i++) {
+        if (!is_edge(g, i))
+            continue;
+        int left = !g->tree ? 1 : i > g->me ? below(i, g->count) : g->count - below(g->me, g->count);
+        r->edge[r->edges++] = (struct edge){.place = i, .left = left};
+    }
+}
+
+static HOCCL_Result begin(struct run *r, const void *mine)
+{
+    const struct hoccl_gather *g = r->g;
+    size_t n = (size_t)g->count;
+    r->via = hoccl_alloc(n * sizeof *r->via, "an exchange");
+    r->order = hoccl_alloc(n * sizeof *r->order, "an exchange");
+    r->edge = hoccl_alloc(n * sizeof *r->edge, "an exchange");
+    r->poll = hoccl_alloc(n * sizeof *r->poll, "an exchange");
+    if (!r->via || !r->order || !r->edge || !r->poll)
+        return HOCCL_ERR_MEMORY;
+    for (int i = 0; i < g->count; i++)
+        r->via[i] = NOWHERE;
+    r->via[g->me] = OWN;
+    r->order[r->come++] = g->me;
+    memcpy(r->all + (size_t)g->me * r->bytes, mine, r->bytes);
+    open_edges(r);
+    return HOCCL_SUCCESS;
 }
 
 HOCCL_Result hoccl_gather(const struct hoccl_gather *g, const void *mine, size_t bytes, void *all)
 {
     struct run *r = hoccl_alloc(sizeof *r, "an exchange");
-    HOCCL_Result result = HOCCL_ERR_MEMORY;
     if (!r)
-        return result;
+        return HOCCL_ERR_MEMORY;
     stir(g, true);
-    *r = (struct run){.g = g, .bytes = bytes, .all = all, .missing = g->count - 1, .begun = hoccl_now()};
+    *r = (struct run){.g = g, .bytes = bytes, .all = all, .begun = hoccl_now()};
     r->said = r->begun;
-    r->here = hoccl_alloc((size_t)g->count * sizeof *r->here, "an exchange");
-    r->poll = hoccl_alloc((size_t)g->count * sizeof *r->poll, "an exchange");
-    if (r->here && r->poll) {
-        r->here[g->me] = true;
-        memcpy(r->all + (size_t)g->me * bytes, mine, bytes);
-        result = post_all(g, mine, bytes);
-        if (!result)
-            result = collect(r);
-    }
+    HOCCL_Result result = begin(r, mine);
+    if (!result)
+        result = collect(r);
     if (result)
         hoccl_gather_refuse(g);
     stir(g, false);
-    free(r->here);
+    free(r->via);
+    free(r->order);
+    free(r->edge);
     free(r->poll);
     free(r);
     return result;
