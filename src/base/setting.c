@@ -56,6 +56,9 @@ static const struct row table[] = {
      "sockets or queue pairs for the data of a connection, at most 16 (0: chosen)"},
     {"HOCCL_VERBS", TEXT, hoccl_settings.verbs, "", NULL,
      "how RDMA queue pairs are made, as gid=3,pkey=0,tc=106,sl=3,timeout=18,retry=6,rnr=6,mtu=4096"},
+    {"HOCCL_CONNECT_MAX", NUMBER, &hoccl_settings.connect_max, "32", NULL,
+     "ranks of a communicator up to which all that are on different nodes connect when it is made; in a larger one a pair connects "
+     "when it first has something to send"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse|no-flush",
      "for tests: break the executor, so that a test can show that it notices"},

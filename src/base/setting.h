@@ -27,6 +27,7 @@ struct hoccl_settings {
     char nic[HOCCL_SETTING_TEXT];   /* HOCCL_NIC */
     char ports[HOCCL_SETTING_TEXT]; /* HOCCL_PORTS */
     uint64_t lanes;             /* HOCCL_LANES, 0: chosen */
+    uint64_t connect_max;       /* HOCCL_CONNECT_MAX, ranks */
     char verbs[HOCCL_SETTING_TEXT];     /* HOCCL_VERBS: read by transport/verbs_setting.c */
     uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
     enum hoccl_break test_break; /* HOCCL_TEST_BREAK */

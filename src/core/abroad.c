@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "boot/gather.h"
 #include "core/comm.h"
 #include "core/proxy.h"
 #include "p2p/wire.h"
@@ -49,10 +50,13 @@ static HOCCL_Result open_far(struct hoccl_comm *c, int p, const struct hoccl_abr
     far->id = peer->id | (c->rank > p);
     far->card = *peer->card;
     snprintf(far->name, sizeof far->name, "rank %d (%s, pid %d)", p, to->card.host, to->card.pid);
+    far->late = c->abroad.sparse && !hoccl_gather_edge(p, c->rank);
     to->far = far;
     to->board = far->board;
     to->totals = &far->totals;
     c->abroad.count++;
+    if (far->late)
+        return HOCCL_SUCCESS;
     r = open_pair(&c->links[p], p);
     far->packets = c->links[p].parcels;
     return r;
@@ -94,15 +98,15 @@ HOCCL_Result hoccl_abroad_open(struct hoccl_comm *comm, const struct hoccl_abroa
     return r ? hoccl_fail_again(r, text) : r;
 }
 
-/* How the connections stand: how many are not open yet, and the error of the first that never will be. One that the peer has
- * closed again has been open: why it has given up stands in what it sent, which the agreement reads. */
+/* How the connections stand that are made now: how many are not open yet, and the error of the first that never will be. One
+ * that the peer has closed again has been open: why it has given up stands in what it sent, which the agreement reads. */
 static HOCCL_Result look(const struct hoccl_comm *c, struct hoccl_names *names, int *missing)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
-    *missing = 0;
+    *missing = !hoccl_observe(&c->abroad.begun);
     for (int p = 0; p < c->size; p++) {
         const struct hoccl_far *far = c->peers[p].far;
-        uint32_t state = far ? hoccl_observe(&far->state) : HOCCL_FAR_OPEN;
+        uint32_t state = far && !far->late ? hoccl_observe(&far->state) : HOCCL_FAR_OPEN;
         if (!r && state == HOCCL_FAR_BROKEN)
             r = hoccl_fail(HOCCL_ERR_BOOTSTRAP, "connecting to %s: %s", far->name, far->text);
         if (state >= HOCCL_FAR_OPEN)
@@ -161,10 +165,14 @@ void hoccl_abroad_stir(void *arg, bool begins)
 
 static void begin(struct hoccl_comm *c)
 {
-    c->abroad.begun = true;
-    for (int p = 0; p < c->size; p++)
-        if (c->peers[p].far)
-            hoccl_far_join(c->peers[p].far);
+    for (int p = 0; p < c->size; p++) {
+        struct hoccl_far *far = c->peers[p].far;
+        if (far && far->late)
+            hoccl_list_append(&far->wire->latent, &far->link);
+        else if (far)
+            hoccl_far_join(far);
+    }
+    hoccl_publish(&c->abroad.begun, 1);
 }
 
 /* Every packet that was sent before the word was read is in its socket by now. */
@@ -175,7 +183,7 @@ static void carry(struct hoccl_comm *c)
     if (talked == c->abroad.carried && !hoccl_observe(&c->abroad.talking))
         return;
     for (int p = 0; p < c->size; p++)
-        if (c->peers[p].far)
+        if (c->peers[p].far && c->peers[p].far->packets >= 0)
             all &= hoccl_far_pump(c->peers[p].far);
     if (all)
         c->abroad.carried = talked;

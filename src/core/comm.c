@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CARD_VERSION 3
+#define CARD_VERSION 4
 
 /* What a rank tells all others at the start. */
 struct card {
@@ -43,6 +43,7 @@ struct card {
     uint64_t board;   /* and the number of its board there */
     uint64_t board_bytes;
     uint64_t first_sequence;
+    uint64_t connect_max; /* HOCCL_CONNECT_MAX */
 };
 
 _Static_assert(sizeof(struct card) < HOCCL_BLOB_MAX, "cards stay small");
@@ -60,6 +61,11 @@ struct opening {
 static uint32_t first_number(void)
 {
     return (uint32_t)hoccl_settings.first_sequence;
+}
+
+size_t hoccl_comm_card_bytes(void)
+{
+    return sizeof(struct card);
 }
 
 /* For ranks of other nodes. Whether there are any is known after the exchange only, so its absence is no error yet. */
@@ -104,6 +110,7 @@ static HOCCL_Result prepare(struct opening *o)
     o->mine.context = (uint64_t)(uintptr_t)d->context;
     o->mine.board_bytes = c->board_bytes;
     o->mine.first_sequence = hoccl_settings.first_sequence;
+    o->mine.connect_max = hoccl_settings.connect_max;
     return HOCCL_SUCCESS;
 }
 
@@ -138,6 +145,9 @@ static HOCCL_Result check_card(const struct opening *o, int p)
                           p, c->node.host, c->driver, o->comm->rank, me->driver);
     if (c->first_sequence != me->first_sequence)
         return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "HOCCL_TEST_SEQUENCE differs between ranks %d and %d", p, o->comm->rank);
+    if (c->connect_max != me->connect_max)
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "HOCCL_CONNECT_MAX is %llu on rank %d and %llu on rank %d: set it to the same on all "
+                          "ranks", (unsigned long long)c->connect_max, p, (unsigned long long)me->connect_max, o->comm->rank);
     return HOCCL_SUCCESS;
 }
 
@@ -296,6 +306,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
     c->rank = boot->rank;
     c->size = boot->size;
     c->collectives = hoccl_settings.first_sequence;
+    c->abroad.sparse = (uint64_t)c->size > hoccl_settings.connect_max;
     c->board_fd = -1;
     c->node = -1;
     hoccl_list_init(&c->inbox);
@@ -376,6 +387,7 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
         ranks[g.count] = g.count;
     g.ranks = ranks;
     g.step = 4;
+    g.tree = c->abroad.sparse;
     if (!ranks || !lowest || !layout)
         r = HOCCL_ERR_MEMORY;
     else if (r)

@@ -91,6 +91,9 @@ struct hoccl_comm {
  * a rank cannot take part, every rank fails with that rank's text. */
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm);
 
+/* Of what that exchanges: bytes a rank. */
+size_t hoccl_comm_card_bytes(void);
+
 /* Everything but the progress thread's part, and the GPU object. */
 void hoccl_comm_free(struct hoccl_comm *c);
 

@@ -45,8 +45,18 @@ static void release(struct hoccl_comm *comm, struct hoccl_op *op)
 
 /* ---- the normal way ---------------------------------------------------------------------------------------------- */
 
+/* To a rank that is not connected yet the way is the longer one: it is begun before the stream gets there. */
+static void call_peers(const struct hoccl_op *op)
+{
+    for (int i = 0; i < op->flows; i++)
+        if (op->flow[i].peer->far)
+            hoccl_far_need(op->flow[i].peer->far);
+}
+
 static void enqueue(struct hoccl_comm *comm, struct hoccl_op *op)
 {
+    if (comm->abroad.sparse && !comm->failed)
+        call_peers(op);
     for (int i = 0; i < op->turns; i++) {
         struct hoccl_op_turn *t = &op->turn[i];
         struct hoccl_comm_stream *s = t->stream;

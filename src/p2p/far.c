@@ -24,6 +24,12 @@ struct waiting_word {
     char word[];
 };
 
+struct waiting_packet {
+    struct hoccl_list link;
+    size_t bytes;
+    char packet[];
+};
+
 struct waiting_claim {
     struct hoccl_list link;
     uint32_t number;
@@ -42,6 +48,7 @@ HOCCL_Result hoccl_far_make(struct hoccl_far **far)
     hoccl_list_init(&f->link);
     hoccl_list_init(&f->words);
     hoccl_list_init(&f->filled);
+    hoccl_list_init(&f->packed);
     for (unsigned i = 0; i < HOCCL_FAR_TABLE; i++) {
         hoccl_list_init(&f->sends[i]);
         hoccl_list_init(&f->receives[i]);
@@ -68,6 +75,8 @@ void hoccl_far_free(struct hoccl_far *far)
     if (!far)
         return;
     forget_words(far);
+    while ((l = hoccl_list_take(&far->packed)))
+        free(hoccl_entry(l, struct waiting_packet, link));
     for (unsigned i = 0; i < HOCCL_FAR_TABLE; i++)
         while ((l = hoccl_list_take(&far->claims[i])))
             free(hoccl_entry(l, struct waiting_claim, link));
@@ -82,20 +91,25 @@ void hoccl_far_join(struct hoccl_far *far)
 {
     struct hoccl_wire *w = far->wire;
     const struct hoccl_transport *t = w->transport;
+    hoccl_list_remove(&far->link);
     hoccl_list_append(&w->fars, &far->link);
     hoccl_publish(&far->state, HOCCL_FAR_JOINING);
     HOCCL_Result r = t->connection_open(w->endpoint, far->id, far->name, far, &far->connection);
     if (!r)
-        r = t->join(far->connection, &far->card);
+        r = far->late ? t->summon(far->connection, &far->card) : t->join(far->connection, &far->card);
+    hoccl_fetch_add(&hoccl_wire_counts.begun, 1);
     if (r)
         hoccl_far_broken(far, "%s", hoccl_error_text());
 }
 
-/* Nothing more comes or goes: the network holds nothing of ours, and who waits in hoccl_gather is told. */
+/* Nothing more comes or goes: the network holds nothing of ours, and who waits in hoccl_gather is told. A peer that is calling
+ * finds nobody any more. */
 static void end_connection(struct hoccl_far *far)
 {
     if (far->connection)
         far->wire->transport->connection_close(far->connection);
+    if (far->late && far->state == HOCCL_FAR_JOINING)
+        far->wire->transport->decline(far->wire->endpoint, far->id);
     far->connection = NULL;
     far->lost += hoccl_wire_reclaim(far->wire, far);
     forget_words(far);
@@ -145,13 +159,8 @@ bool hoccl_far_flushed(const struct hoccl_far *far)
 
 /* ---- what goes out ----------------------------------------------------------------------------------------------- */
 
-void hoccl_far_say(struct hoccl_far *far, const void *word, size_t bytes)
+static void wait_for_room(struct hoccl_far *far, struct hoccl_list *before, const void *word, size_t bytes)
 {
-    if (!far->connection)
-        return;
-    if (far->state >= HOCCL_FAR_JOINED && hoccl_list_empty(&far->words) &&
-        far->wire->transport->message(far->connection, word, bytes))
-        return;
     struct waiting_word *w = malloc(sizeof *w + bytes);
     if (!w) {
         hoccl_far_broken(far, "no memory for a message to %s", far->name);
@@ -159,7 +168,22 @@ void hoccl_far_say(struct hoccl_far *far, const void *word, size_t bytes)
     }
     w->bytes = bytes;
     memcpy(w->word, word, bytes);
-    hoccl_list_append(&far->words, &w->link);
+    hoccl_list_append(before, &w->link);
+}
+
+void hoccl_far_say(struct hoccl_far *far, const void *word, size_t bytes)
+{
+    if (!far->connection && far->state != HOCCL_FAR_NEW)
+        return;
+    if (far->state >= HOCCL_FAR_JOINED && hoccl_list_empty(&far->words) &&
+        far->wire->transport->message(far->connection, word, bytes))
+        return;
+    wait_for_room(far, &far->words, word, bytes);
+}
+
+void hoccl_far_greet(struct hoccl_far *far, const struct hoccl_word_hello *hello)
+{
+    wait_for_room(far, far->words.next, hello, sizeof *hello);
 }
 
 static bool flush_words(struct hoccl_far *far)
@@ -306,14 +330,38 @@ static void hear_totals(struct hoccl_far *far, const struct hoccl_word_totals *t
     hoccl_publish(&far->totals.final, 1);
 }
 
-/* What has come whole is put where hoccl_gather reads. The room of a socket is that of many packets: a rank that has not
- * read them is in another call. */
+/* What has come whole is put where hoccl_gather reads, as far as there is room: this rank may come late to the call. */
+static void deliver(struct hoccl_far *far)
+{
+    while (!hoccl_list_empty(&far->packed)) {
+        struct waiting_packet *w = hoccl_entry(far->packed.next, struct waiting_packet, link);
+        ssize_t sent = send(far->packets, w->packet, w->bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        hoccl_list_remove(&w->link); /* an error: nobody will read there any more */
+        free(w);
+    }
+}
+
+static void keep_packet(struct hoccl_far *far)
+{
+    struct waiting_packet *w = malloc(sizeof *w + far->packet_bytes);
+    if (!w) {
+        hoccl_far_broken(far, "no memory for a packet of %s", far->name);
+        return;
+    }
+    w->bytes = far->packet_bytes;
+    memcpy(w->packet, far->packet, w->bytes);
+    hoccl_list_append(&far->packed, &w->link);
+    deliver(far);
+}
+
 static void hear_packet(struct hoccl_far *far, const struct hoccl_word_packet *p)
 {
     size_t left = p->head.number, n = p->head.count;
     if (!far->packet)
         far->packet = malloc(PACKET_MOST);
-    if (!far->packet || left > PACKET_MOST || n > left || n > HOCCL_PACKET_PIECE || far->packet_bytes + left > PACKET_MOST) {
+    if (!far->packet || far->packets < 0 || left > PACKET_MOST || n > left || n > HOCCL_PACKET_PIECE || far->packet_bytes + left > PACKET_MOST) {
         hoccl_far_broken(far, "a packet of %zu bytes of %s cannot be taken", left, far->name);
         return;
     }
@@ -321,10 +369,7 @@ static void hear_packet(struct hoccl_far *far, const struct hoccl_word_packet *p
     far->packet_bytes += n;
     if (n < left)
         return;
-    ssize_t sent = send(far->packets, far->packet, far->packet_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0)
-        hoccl_far_broken(far, "%s sends what this rank has no room for (%s): the ranks are in different calls", far->name,
-                         strerror(errno));
+    keep_packet(far);
     far->packet_bytes = 0;
 }
 
@@ -422,6 +467,7 @@ bool hoccl_far_pump(struct hoccl_far *far)
 {
     char packet[PACKET_MOST];
     ssize_t n;
+    deliver(far);
     if (hoccl_far_is_over(far))
         return true;
     if (!hoccl_far_is_open(far))

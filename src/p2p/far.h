@@ -2,7 +2,8 @@
 /* A rank of another node, as one communicator sees it: its connection, what has been said on it, and a mirror of what a
  * rank of this node would show on its board. words.h has the messages.
  *
- *   NEW ──(calling thread has filled it in; the progress thread connects)──▶ JOINING ──JOINED──▶ JOINED, HELLO said
+ *   NEW ──(calling thread has filled it in; the progress thread connects, at once or at first use)──▶ JOINING
+ *   JOINING ──JOINED──▶ JOINED, HELLO said
  *   JOINED ──the peer's HELLO──▶ OPEN ──CLOSED (by the peer, in good order)──▶ CLOSED
  *   JOINING, JOINED, OPEN ──any fault, of the transport or in what the peer says──▶ BROKEN
  *   any ──hoccl_far_close──▶ ENDED
@@ -30,7 +31,7 @@ struct hoccl_wire;
 
 /* Owner: the progress thread, but what stands under another name. */
 struct hoccl_far {
-    struct hoccl_list link;  /* in the wire's list */
+    struct hoccl_list link;  /* in one of the wire's lists */
     /* The calling thread, before NEW is published. */
     struct hoccl_wire *wire;
     int rank, own_rank;
@@ -38,6 +39,7 @@ struct hoccl_far {
     char name[128];          /* "rank 3 (host, pid 77)", for texts */
     struct hoccl_endpoint_card card;
     int packets;             /* this thread's end of the pair on which boot/gather.h sends; −1: none */
+    bool late;               /* connects at first use */
 
     uint32_t state;
     char text[HOCCL_STATUS_TEXT]; /* BROKEN: why; stands before the state does */
@@ -49,7 +51,7 @@ struct hoccl_far {
     struct hoccl_board *board;    /* mirror of the peer's status */
     struct hoccl_totals totals;   /* mirror */
 
-    struct hoccl_list words;      /* messages that wait for room */
+    struct hoccl_list words;      /* messages that wait for room, or for the connection */
     struct hoccl_list filled;     /* out slots that wait to be written, in order */
     unsigned writing;             /* out slots that are with the network */
     struct hoccl_list sends[HOCCL_FAR_TABLE];    /* flows that have claimed, by number */
@@ -62,6 +64,7 @@ struct hoccl_far {
 
     char *packet;      /* a packet that is arriving in pieces */
     size_t packet_bytes;
+    struct hoccl_list packed; /* packets that have come and wait until `packets` has room */
 };
 
 /* The tables and the mirror; the caller fills in the calling thread's part. */
@@ -71,8 +74,19 @@ void hoccl_far_free(struct hoccl_far *far);
 /* Connect: NEW → JOINING or BROKEN. */
 void hoccl_far_join(struct hoccl_far *far);
 
-/* Queue a message; it goes in order. Dropped if the connection is not there (its end is known otherwise). */
+/* The first flow: connect if that has not been begun. */
+static inline void hoccl_far_need(struct hoccl_far *far)
+{
+    if (far->state == HOCCL_FAR_NEW)
+        hoccl_far_join(far);
+}
+
+/* Queue a message; it goes in order, once there is a connection. Dropped if there is none any more (its end is known
+ * otherwise). */
 void hoccl_far_say(struct hoccl_far *far, const void *word, size_t bytes);
+
+/* The first message. */
+void hoccl_far_greet(struct hoccl_far *far, const struct hoccl_word_hello *hello);
 
 /* Give waiting messages, then filled slots, to the transport. True if any went. */
 bool hoccl_far_flush(struct hoccl_far *far);

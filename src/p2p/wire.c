@@ -146,7 +146,29 @@ static void joined(struct hoccl_wire *w, struct hoccl_far *far)
     struct hoccl_word_hello h = {.head = {.kind = HOCCL_WORD_HELLO, .number = HOCCL_WORDS_VERSION},
                                  .pool = w->in.region.key, .slot_bytes = HOCCL_POOL_SLOT, .slots = HOCCL_POOL_SLOTS,
                                  .rank = (uint32_t)far->own_rank};
-    hoccl_far_say(far, &h, sizeof h);
+    hoccl_far_greet(far, &h);
+}
+
+/* Of both lists; NULL: none that this rank would make, or has. */
+static struct hoccl_far *find_far(const struct hoccl_list *fars, uint64_t id)
+{
+    for (const struct hoccl_list *l = fars->next; l != fars; l = l->next) {
+        struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
+        if ((far->id & ~(uint64_t)1) == id)
+            return far;
+    }
+    return NULL;
+}
+
+/* A rank has something for us that has not connected yet. One whose connection stands, or is being made, has been called
+ * before; one that is over, or of a communicator that has ended here, is not for us any more. */
+static void called(struct hoccl_wire *w, uint64_t id)
+{
+    struct hoccl_far *far = find_far(&w->latent, id), *begun = find_far(&w->fars, id);
+    if (far)
+        hoccl_far_join(far);
+    else if (!begun || hoccl_far_is_over(begun))
+        w->transport->decline(w->endpoint, id);
 }
 
 static void written(struct hoccl_wire *w, struct hoccl_far *far, uint64_t tag)
@@ -246,6 +268,7 @@ static void hear(struct hoccl_wire *w, const struct hoccl_transport_event *e)
         hoccl_far_broken(far, "%s", e->text);
         break;
     case HOCCL_TRANSPORT_FLUSHED: /* of no connection */
+    case HOCCL_TRANSPORT_CALLED:
         break;
     }
 }
@@ -257,6 +280,8 @@ static bool take_events(struct hoccl_wire *w)
     for (int i = 0; i < n; i++) {
         if (events[i].kind == HOCCL_TRANSPORT_FLUSHED)
             hoccl_order_hear(&w->order, &events[i]);
+        else if (events[i].kind == HOCCL_TRANSPORT_CALLED)
+            called(w, events[i].tag);
         else
             hear(w, &events[i]);
     }

@@ -37,6 +37,7 @@ struct hoccl_wire {
     uint32_t open;               /* 1: the progress thread may use the endpoint */
     bool equipped;               /* the pools are there and registered */
     struct hoccl_list fars;      /* connections that have been begun */
+    struct hoccl_list latent;    /* ranks that connect at first use, while they have not */
     struct hoccl_list filling, emptying; /* slots that the engines have, out and in */
     struct hoccl_list sends;     /* flows with chunks that are granted or will be, oldest first */
     struct hoccl_list receives;  /* flows that want slots, oldest first */
@@ -46,6 +47,7 @@ struct hoccl_wire {
 
 /* What all wires of the process have done, for tests and logs: sums and maxima. */
 struct hoccl_wire_count {
+    uint64_t begun;              /* connections */
     uint64_t granted, arrived;   /* receiver: slots given, chunks come */
     uint64_t flushed;            /* of these, how many had to be flushed */
     uint64_t allowed, filled, written; /* sender: slots given to us, out slots taken, given to the network */

@@ -69,6 +69,7 @@ HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
     w->gpu = gpu;
     w->transport = hoccl_wire_transport ? hoccl_wire_transport : hoccl_transport_choose();
     hoccl_list_init(&w->fars);
+    hoccl_list_init(&w->latent);
     hoccl_list_init(&w->filling);
     hoccl_list_init(&w->emptying);
     hoccl_list_init(&w->sends);

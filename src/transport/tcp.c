@@ -216,12 +216,13 @@ static HOCCL_Result tcp_connection_open(struct hoccl_endpoint *e, uint64_t id, c
     return r;
 }
 
-static void fill_meeting(const struct hoccl_connection *c, const struct tcp_card *peer, struct tcp_meeting *m)
+static void fill_meeting(const struct hoccl_connection *c, const struct tcp_card *peer, bool summons, struct tcp_meeting *m)
 {
     uint64_t now = hoccl_now();
     m->serial = c->serial;
     m->id = c->id & ~1ull;
     m->dials = !(c->id & 1);
+    m->summons = summons;
     m->sockets = c->lanes + 1;
     memcpy(m->name, c->name, sizeof m->name);
     m->until = now + hoccl_settings.init_timeout;
@@ -231,7 +232,7 @@ static void fill_meeting(const struct hoccl_connection *c, const struct tcp_card
     m->order.meeting = m;
 }
 
-static HOCCL_Result tcp_join(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+static HOCCL_Result begin_to_meet(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer, bool summons)
 {
     struct tcp_card card;
     if (c->state != NEW)
@@ -250,11 +251,33 @@ static HOCCL_Result tcp_join(struct hoccl_connection *c, const struct hoccl_endp
         hoccl_tcp_meeting_free(m);
         return HOCCL_ERR_MEMORY;
     }
+    c->forget->kind = TCP_FORGET;
     c->lanes = card.lanes < c->endpoint->lanes ? card.lanes : c->endpoint->lanes;
     c->state = JOINING;
-    fill_meeting(c, &card, m);
+    fill_meeting(c, &card, summons, m);
     hoccl_tcp_loop_order(&c->endpoint->loop[0], &m->order.link);
     return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result tcp_join(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+{
+    return begin_to_meet(c, peer, false);
+}
+
+static HOCCL_Result tcp_summon(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+{
+    return begin_to_meet(c, peer, true);
+}
+
+/* Without memory the callers go when their own limit has passed. */
+static void tcp_decline(struct hoccl_endpoint *e, uint64_t id)
+{
+    struct tcp_order *o = hoccl_alloc(sizeof *o, "a refusal");
+    if (!o)
+        return;
+    o->kind = TCP_DECLINE;
+    o->serial = id & ~1ull;
+    hoccl_tcp_loop_order(&e->loop[0], &o->link);
 }
 
 static void set_options(int fd, int socket)
@@ -471,12 +494,18 @@ static bool translate(struct hoccl_connection *c, struct tcp_news *n, struct hoc
         return goodbye(c, event);
     case TCP_NEWS_BROKEN:
         return broken(c, n->data, event);
+    case TCP_NEWS_CALLED:
+        break;
     }
     return false;
 }
 
 static bool hear(struct hoccl_endpoint *e, struct tcp_news *n, struct hoccl_transport_event *event)
 {
+    if (n->kind == TCP_NEWS_CALLED) {
+        *event = (struct hoccl_transport_event){.kind = HOCCL_TRANSPORT_CALLED, .tag = n->tag};
+        return true;
+    }
     struct hoccl_connection *c = find(e, n->serial);
     bool told = c && c->state != ENDED && translate(c, n, event);
     if (n->kind == TCP_NEWS_MET)
@@ -524,6 +553,8 @@ const struct hoccl_transport hoccl_transport_tcp = {
     .describe = tcp_describe,
     .connection_open = tcp_connection_open,
     .join = tcp_join,
+    .summon = tcp_summon,
+    .decline = tcp_decline,
     .message = tcp_message,
     .write = tcp_write,
     .idle = tcp_idle,

@@ -7,6 +7,8 @@
  *   CONNECTING ──connected: hello──▶ ASKED ──answer──▶ HEARD ──WELCOME──▶ THROUGH
  *        └──────────────────────────────┴────────────────┴──error, end, limit──▶ GONE
  *
+ * A knock goes the same way, with one socket, and stays HEARD until its meeting has ended otherwise.
+ *
  * If all addresses fail, or a call fails that had been chosen, there is another round after PAUSE: the peer may be short of
  * descriptors, the network may be coming up. That goes on for HOCCL_TIMEOUT, and not as long if every address refuses, for
  * a listener is there before its card. */
@@ -133,7 +135,8 @@ static void ask(struct call *c)
     const struct tcp_meeting *m = c->meeting;
     const struct tcp_shared *s = c->door->loop->shared;
     struct tcp_hello h = {.magic = TCP_HELLO_MAGIC, .version = TCP_VERSION, .token = m->card.token, .id = m->id,
-                          .attempt = c->attempt, .socket = (uint16_t)c->socket, .lanes = (uint16_t)(m->sockets - 1)};
+                          .attempt = c->attempt, .socket = (uint16_t)c->socket, .lanes = (uint8_t)(m->sockets - 1),
+                          .purpose = !m->dials ? TCP_KNOCKS : m->summons && !c->socket ? TCP_SUMMONS : TCP_JOINS};
     memcpy(h.cookie, s->cookie, sizeof h.cookie);
     if (send(c->fd, &h, sizeof h, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof h)
         c->state = ASKED;
@@ -160,7 +163,7 @@ static void hear(struct call *c)
         if (call_of(l) != c)
             hang_up(call_of(l));
     }
-    for (int i = 1; i < m->sockets && m->chosen >= 0; i++)
+    for (int i = 1; i < m->sockets && m->chosen >= 0 && m->dials; i++)
         start(door, m, i, m->chosen);
 }
 
@@ -180,6 +183,13 @@ static void welcome(struct call *c)
     hoccl_tcp_door_result(c->door, m, true);
 }
 
+static void declined(struct call *c)
+{
+    struct tcp_meeting *m = c->meeting;
+    snprintf(m->text, sizeof m->text, "%s has no part in the communicator any more: it has destroyed or aborted it", m->name);
+    hoccl_tcp_door_result(c->door, m, false);
+}
+
 /* What has been waited for has come whole. */
 static void take(struct call *c)
 {
@@ -191,8 +201,10 @@ static void take(struct call *c)
             fail(c, NOT_THE_PEER);
     } else {
         const struct tcp_frame *f = &c->in.frame;
-        if (f->magic == TCP_FRAME_MAGIC && f->kind == TCP_WELCOME)
+        if (f->magic == TCP_FRAME_MAGIC && f->kind == TCP_WELCOME && c->meeting->dials)
             welcome(c);
+        else if (f->magic == TCP_FRAME_MAGIC && f->kind == TCP_DECLINED)
+            declined(c);
         else
             fail(c, EPROTO);
     }

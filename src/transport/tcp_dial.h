@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dialing, for the lower rank of a connection; I/O thread 0's. See tcp_dial.c. */
+/* Dialing, for the lower rank of a connection, and knocking, for a higher one that is the first; I/O thread 0's. See tcp_dial.c. */
 #ifndef HOCCL_TRANSPORT_TCP_DIAL_H
 #define HOCCL_TRANSPORT_TCP_DIAL_H
 

@@ -31,6 +31,7 @@ struct caller {
     struct tcp_guest guest;        /* of callers, or over */
     struct tcp_door *door;
     enum state state;
+    bool untold;                   /* HELD: a summons that is to become news */
     int fd;
     uint32_t at;                   /* bytes of the hello that have come */
     uint64_t until;
@@ -48,6 +49,8 @@ static void leave(struct caller *c, bool keep_socket)
 {
     if (c->state == STRANGER)
         c->door->strangers--;
+    c->door->untold -= c->untold;
+    c->untold = false;
     c->state = GONE;
     if (keep_socket)
         epoll_ctl(c->door->loop->epoll, EPOLL_CTL_DEL, c->fd, NULL);
@@ -87,7 +90,7 @@ static const char *fault_of(const struct tcp_hello *h, const struct tcp_shared *
         return "it does not know the cookie of this job";
     if (h->token != s->token)
         return "it means another process";
-    if (!h->lanes || h->lanes > HOCCL_LANES_MAX || h->socket > h->lanes)
+    if (!h->lanes || h->lanes > HOCCL_LANES_MAX || h->socket > h->lanes || h->purpose > TCP_KNOCKS)
         return "its hello makes no sense";
     return NULL;
 }
@@ -97,7 +100,7 @@ static struct caller *find(struct tcp_door *door, uint64_t id, int number, int s
 {
     for (struct hoccl_list *l = door->callers.next; l != &door->callers; l = l->next) {
         struct caller *c = caller_of(l);
-        if (c->state == HELD && c->hello.id == id && c->hello.socket == number && c->hello.lanes + 1 == sockets &&
+        if (c->state == HELD && c->hello.purpose != TCP_KNOCKS && c->hello.id == id && c->hello.socket == number && c->hello.lanes + 1 == sockets &&
             (!attempt || c->hello.attempt == *attempt))
             return c;
     }
@@ -105,19 +108,35 @@ static struct caller *find(struct tcp_door *door, uint64_t id, int number, int s
 }
 
 /* A caller whose peer tried two addresses leaves two sockets 0; the others name the attempt that was chosen. */
-static void try_to_meet(struct tcp_door *door, struct tcp_meeting *m)
+static bool try_to_meet(struct tcp_door *door, struct tcp_meeting *m)
 {
     struct caller *found[TCP_SOCKETS], *other = find(door, m->id, m->sockets - 1, m->sockets, NULL);
     if (m->dials || !other)
-        return;
+        return false;
     for (int i = 0; i < m->sockets; i++)
         if (!(found[i] = find(door, m->id, i, m->sockets, &other->hello.attempt)))
-            return;
+            return false;
     for (int i = 0; i < m->sockets; i++) {
         m->fd[i] = found[i]->fd;
         leave(found[i], true);
     }
     hoccl_tcp_door_result(door, m, true);
+    return true;
+}
+
+static void meet(struct caller *c)
+{
+    struct tcp_door *door = c->door;
+    bool known = false;
+    for (struct hoccl_list *l = door->meetings.next, *next; l != &door->meetings; l = next) {
+        struct tcp_meeting *m = hoccl_entry(l, struct tcp_meeting, of_door);
+        next = l->next;
+        known |= m->id == c->hello.id;
+        if (m->id == c->hello.id && c->state == HELD)
+            try_to_meet(door, m);
+    }
+    c->untold = !known && c->hello.purpose != TCP_JOINS;
+    door->untold += c->untold;
 }
 
 static void answer(struct caller *c)
@@ -135,12 +154,7 @@ static void answer(struct caller *c)
     }
     door->strangers--;
     c->state = HELD;
-    for (struct hoccl_list *l = door->meetings.next, *next; l != &door->meetings; l = next) {
-        struct tcp_meeting *m = hoccl_entry(l, struct tcp_meeting, of_door);
-        next = l->next;
-        if (m->id == c->hello.id && c->state == HELD)
-            try_to_meet(door, m);
-    }
+    meet(c);
 }
 
 /* A held caller says nothing before it is welcomed: what comes of it is its end. */
@@ -274,6 +288,35 @@ static void tell_results(struct tcp_door *door)
     }
 }
 
+static void tell_calls(struct tcp_door *door)
+{
+    struct tcp_news_ring *ring = door->loop->news;
+    for (struct hoccl_list *l = door->callers.next; l != &door->callers && door->untold && tcp_news_room(ring, 1); l = l->next) {
+        struct caller *c = caller_of(l);
+        if (!c->untold)
+            continue;
+        struct tcp_news *n = tcp_news_next(ring);
+        n->kind = TCP_NEWS_CALLED;
+        n->tag = c->hello.id;
+        tcp_news_tell(ring);
+        c->untold = false;
+        door->untold--;
+    }
+}
+
+static void decline(struct tcp_door *door, uint64_t id)
+{
+    struct tcp_frame no = {.magic = TCP_FRAME_MAGIC, .kind = TCP_DECLINED};
+    for (struct hoccl_list *l = door->callers.next, *next; l != &door->callers; l = next) {
+        struct caller *c = caller_of(l);
+        next = l->next;
+        if (c->state != HELD || c->hello.id != id)
+            continue;
+        send(c->fd, &no, sizeof no, MSG_NOSIGNAL | MSG_DONTWAIT);
+        leave(c, false);
+    }
+}
+
 static void forget(struct tcp_door *door, uint64_t serial)
 {
     for (struct hoccl_list *l = door->meetings.next; l != &door->meetings; l = l->next) {
@@ -287,28 +330,42 @@ static void forget(struct tcp_door *door, uint64_t serial)
     }
 }
 
+static int callers_of(struct tcp_door *door, const struct tcp_meeting *m)
+{
+    int n = 0;
+    for (struct hoccl_list *l = door->callers.next; l != &door->callers; l = l->next)
+        n += caller_of(l)->hello.id == m->id && caller_of(l)->hello.purpose != TCP_KNOCKS;
+    return n;
+}
+
+/* One whose peer is calling already need not knock at once. */
+static void let_meet(struct tcp_door *door, struct tcp_meeting *m)
+{
+    if (!m->dials && m->summons && callers_of(door, m))
+        m->next_at = hoccl_now() + PAUSE;
+    hoccl_list_append(&door->meetings, &m->of_door);
+    try_to_meet(door, m);
+}
+
 void hoccl_tcp_door_orders(struct tcp_door *door, struct hoccl_list *orders)
 {
     struct hoccl_list *link;
     while ((link = hoccl_list_take(orders))) {
         struct tcp_order *o = hoccl_entry(link, struct tcp_order, link);
         door->due = 0;
-        if (!o->meeting) {
-            forget(door, o->serial);
-            free(o);
+        switch (o->kind) {
+        case TCP_MEET:
+            let_meet(door, o->meeting);
             continue;
+        case TCP_FORGET:
+            forget(door, o->serial);
+            break;
+        case TCP_DECLINE:
+            decline(door, o->serial);
+            break;
         }
-        hoccl_list_append(&door->meetings, &o->meeting->of_door);
-        try_to_meet(door, o->meeting);
+        free(o);
     }
-}
-
-static int callers_of(struct tcp_door *door, const struct tcp_meeting *m)
-{
-    int n = 0;
-    for (struct hoccl_list *l = door->callers.next; l != &door->callers; l = l->next)
-        n += caller_of(l)->hello.id == m->id;
-    return n;
 }
 
 static void too_late(struct tcp_door *door, struct tcp_meeting *m)
@@ -331,12 +388,12 @@ static void look_at_meetings(struct tcp_door *door, uint64_t now)
         next = l->next;
         if (m->until < door->due)
             door->due = m->until;
-        if (now >= m->until)
+        if (now >= m->until) {
             too_late(door, m);
-        else if (m->dials)
+            continue;
+        }
+        if (!try_to_meet(door, m) && (m->dials || m->summons))
             hoccl_tcp_dial_step(door, m, now, &door->due);
-        else
-            try_to_meet(door, m);
     }
 }
 
@@ -356,7 +413,8 @@ static void look_at_strangers(struct tcp_door *door, uint64_t now)
 
 uint64_t hoccl_tcp_door_due(const struct tcp_door *door)
 {
-    return !hoccl_list_empty(&door->told) && tcp_news_room(door->loop->news, 1) ? 0 : door->due;
+    bool news = !hoccl_list_empty(&door->told) || door->untold;
+    return news && tcp_news_room(door->loop->news, 1) ? 0 : door->due;
 }
 
 void hoccl_tcp_door_step(struct tcp_door *door)
@@ -375,6 +433,7 @@ void hoccl_tcp_door_step(struct tcp_door *door)
         look_at_meetings(door, now);
     }
     tell_results(door);
+    tell_calls(door);
     while ((link = hoccl_list_take(&door->over)))
         free(hoccl_entry(link, struct tcp_guest, link));
 }

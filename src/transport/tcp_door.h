@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the sockets of a connection come together; all of it belongs to I/O thread 0.
  *
- *   meeting   a connection that has been asked for by join and is not there yet: dials (tcp_dial.c) or awaits callers
+ *   meeting   a connection that has been asked for by join or summon and is not there yet: dials (tcp_dial.c), or awaits
+ *             callers, or, to make them come, knocks (tcp_dial.c) and awaits them
  *   caller    a socket that was accepted: STRANGER until its hello has come and is right, then HELD until its meeting is
  *             complete, perhaps long before join is called here
  *   call      a socket that was dialed (tcp_dial.c)
  *
  * A stranger has HELLO_LIMIT to say its hello, and only so many may stand at the door; the one that has stood there longest
- * is sent away for a new one. The caller of the endpoint gives orders (MEET, FORGET) and hears the result as news. */
+ * is sent away for a new one. The caller of the endpoint gives orders and hears the result as news. */
 #ifndef HOCCL_TRANSPORT_TCP_DOOR_H
 #define HOCCL_TRANSPORT_TCP_DOOR_H
 
@@ -25,8 +26,9 @@ struct tcp_guest {
 
 struct tcp_order {
     struct hoccl_list link;
-    struct tcp_meeting *meeting; /* MEET; NULL: FORGET the one of `serial` */
-    uint64_t serial;
+    enum { TCP_MEET, TCP_FORGET, TCP_DECLINE } kind;
+    struct tcp_meeting *meeting; /* MEET */
+    uint64_t serial;             /* FORGET: the meeting's; DECLINE: the pair's id */
 };
 
 /* Made and filled by join, the door's from the order until the news TCP_NEWS_MET, then the reader's. */
@@ -34,11 +36,12 @@ struct tcp_meeting {
     struct tcp_order order;
     struct hoccl_list of_door;
     uint64_t serial, id;
-    bool dials;
+    bool dials;                  /* the lower rank */
+    bool summons;                /* the peer need not know of it: the lower rank says so, the higher one knocks */
     int sockets;
     char name[64];
     uint64_t until;              /* the peer must have joined */
-    /* of who dials */
+    /* of who dials or knocks */
     struct tcp_card card;
     struct tcp_candidate candidate[TCP_CANDIDATES];
     int candidates, next;        /* next: to try in this round */
@@ -65,6 +68,7 @@ struct tcp_door {
     struct hoccl_list callers, meetings, told; /* told: meetings with a result that is to become news */
     struct hoccl_list over;      /* guests to be freed at the end of the turn, when no event can name them any more */
     unsigned strangers;
+    unsigned untold;             /* callers whose summons has not become news */
     unsigned turned_away;
     bool warned;                 /* of that: */
     uint64_t paused_until;       /* no descriptors: not accepting, else 0 */

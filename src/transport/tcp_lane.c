@@ -236,7 +236,8 @@ static void end_frame(struct tcp_lane *lane)
         news(lane, TCP_NEWS_GOODBYE);
         tell(lane);
         break;
-    case TCP_WELCOME: /* read where the connection was made */
+    case TCP_WELCOME: /* these are read where the connection is made */
+    case TCP_DECLINED:
     case TCP_BEAT:
         break;
     }

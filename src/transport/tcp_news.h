@@ -21,6 +21,7 @@ enum tcp_news_kind {
     TCP_NEWS_ARRIVED,
     TCP_NEWS_GOODBYE,  /* the peer's last word on one socket */
     TCP_NEWS_BROKEN,   /* data: the text */
+    TCP_NEWS_CALLED,   /* tag: the id of a pair that is summoned here, and has no meeting */
 };
 
 struct tcp_news {

@@ -8,6 +8,11 @@
  *   ◀── frames ─────────────────────────────────────▶
  *   ── frame GOODBYE, end of the stream ───────────▶  each end when it closes, on each socket
  *
+ * Where the ends have not agreed to connect, a hello for socket 0 is a SUMMONS: if join has not been called there, it is told that
+ * it is wanted. A higher rank that is the first cannot dial; it KNOCKS at the lower one's listener, with a socket that carries
+ * nothing more and stays until the connection stands or the lower rank's end is seen on it.
+ *   ◀── frame DECLINED ─────────────────────────────  instead of WELCOME: there is nobody here for this pair
+ *
  * Socket 0 carries messages, beats and nothing large; sockets 1 … lanes carry writes. Numbers are in the host's order:
  * ranks of different orders cannot share a GPU's data anyway, and the magic then fails. */
 #ifndef HOCCL_TRANSPORT_TCP_WIRE_H
@@ -15,10 +20,12 @@
 
 #include <stdint.h>
 
-#define TCP_VERSION 1u
+#define TCP_VERSION 2u
 #define TCP_HELLO_MAGIC 0x48434f48u /* "HOCH" */
 #define TCP_ANSWER_MAGIC 0x41434f48u
 #define TCP_FRAME_MAGIC 0x46434f48u
+
+enum tcp_purpose { TCP_JOINS, TCP_SUMMONS, TCP_KNOCKS };
 
 struct tcp_hello {
     uint32_t magic;
@@ -28,7 +35,8 @@ struct tcp_hello {
     uint64_t id;        /* of the connection, its low bit off */
     uint32_t attempt;   /* of socket 0; the other sockets name the attempt that they belong to */
     uint16_t socket;    /* 0 … lanes */
-    uint16_t lanes;
+    uint8_t lanes;
+    uint8_t purpose;    /* enum tcp_purpose */
 };
 _Static_assert(sizeof(struct tcp_hello) == 48, "wire format");
 
@@ -39,7 +47,7 @@ struct tcp_answer {
 };
 _Static_assert(sizeof(struct tcp_answer) == 16, "wire format");
 
-enum tcp_frame_kind { TCP_WELCOME = 1, TCP_MESSAGE, TCP_WRITE, TCP_BEAT, TCP_GOODBYE };
+enum tcp_frame_kind { TCP_WELCOME = 1, TCP_MESSAGE, TCP_WRITE, TCP_BEAT, TCP_GOODBYE, TCP_DECLINED };
 
 struct tcp_frame {
     uint32_t magic;

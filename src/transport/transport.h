@@ -31,6 +31,14 @@
  * be closed. A peer that has vanished without a word (power, cable) is noticed within
  * HOCCL_TIMEOUT / 2, also on a connection that is idle.
  *
+ * Two ends need not have agreed to connect. Who begins, be it the one that dials or the one that is dialed, summons the
+ * other, whose endpoint reports CALLED, perhaps several times. It then makes its end and summons too (joins), or declines: then
+ * the first end is BROKEN at once.
+ *
+ *   lower rank first                                higher rank first
+ *   summon ── dials ──▶ CALLED(id): summon          CALLED(id): summon ◀── knocks ── summon
+ *   JOINED ◀──────────▶ JOINED                                   └── dials ──▶
+ *
  * Threads: one thread at a time in the calls of an endpoint and its connections (the progress thread, once it runs), but
  * region_add and region_remove, which may come from any thread at any time. The implementation may have threads of its own;
  * they ring `bell` when news comes after `arm`. */
@@ -101,12 +109,13 @@ enum hoccl_transport_event_kind {
     HOCCL_TRANSPORT_CLOSED, /* the peer has closed the connection in good order, after everything it had given */
     HOCCL_TRANSPORT_BROKEN,
     HOCCL_TRANSPORT_FLUSHED, /* of the endpoint, not of a connection */
+    HOCCL_TRANSPORT_CALLED, /* of the endpoint: a peer has summoned the other end of the pair `tag`, which is here */
 };
 
 struct hoccl_transport_event {
     enum hoccl_transport_event_kind kind;
-    void *context;              /* of the connection; FLUSHED: NULL */
-    uint64_t tag;               /* WRITTEN, FLUSHED */
+    void *context;              /* of the connection; FLUSHED, CALLED: NULL */
+    uint64_t tag;               /* WRITTEN, FLUSHED; CALLED: the pair's id, low bit off */
     uint32_t word;              /* ARRIVED */
     size_t bytes;               /* MESSAGE: length; ARRIVED: of the write */
     const void *message;        /* MESSAGE: valid until the next call of poll */
@@ -143,6 +152,10 @@ struct hoccl_transport {
                                     struct hoccl_connection **connection);
     /* Towards JOINED, which comes as an event; the peer may do its part much later (HOCCL_INIT_TIMEOUT, then BROKEN). */
     HOCCL_Result (*join)(struct hoccl_connection *connection, const struct hoccl_endpoint_card *peer);
+    /* The same for an end that may be the first: the peer hears of it, as CALLED. */
+    HOCCL_Result (*summon)(struct hoccl_connection *connection, const struct hoccl_endpoint_card *peer);
+    /* Nobody here makes this pair's end: tell who has called so far. */
+    void (*decline)(struct hoccl_endpoint *endpoint, uint64_t id);
     /* false: no room now; try again after the next event. Writes whose bytes overlap at the peer are not in flight together. */
     bool (*message)(struct hoccl_connection *connection, const void *bytes, size_t count);
     bool (*write)(struct hoccl_connection *connection, const struct hoccl_write *write);

@@ -177,7 +177,7 @@ static int hand_out(struct hoccl_endpoint *e, struct hoccl_transport_event *even
     int n = 0;
     for (; e->given != e->made && n < most; e->given++) {
         const struct hoccl_news *news = &e->news[e->given & (e->news_size - 1)];
-        if (news->connection || news->event.kind == HOCCL_TRANSPORT_FLUSHED)
+        if (news->connection || news->event.kind == HOCCL_TRANSPORT_FLUSHED || news->event.kind == HOCCL_TRANSPORT_CALLED)
             events[n++] = news->event;
     }
     return n;
@@ -257,6 +257,8 @@ const struct hoccl_transport hoccl_transport_verbs = {
     .describe = verbs_describe,
     .connection_open = hoccl_verbs_connection_open,
     .join = hoccl_verbs_join,
+    .summon = hoccl_verbs_summon,
+    .decline = hoccl_verbs_decline,
     .message = hoccl_verbs_message,
     .write = hoccl_verbs_write,
     .flush = hoccl_verbs_flush,

@@ -193,6 +193,8 @@ void hoccl_connection_tend(struct hoccl_endpoint *e, uint64_t now); /* outcomes,
 HOCCL_Result hoccl_verbs_connection_open(struct hoccl_endpoint *e, uint64_t id, const char *name, void *context,
                                          struct hoccl_connection **connection);
 HOCCL_Result hoccl_verbs_join(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer);
+HOCCL_Result hoccl_verbs_summon(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer);
+void hoccl_verbs_decline(struct hoccl_endpoint *e, uint64_t id);
 void hoccl_verbs_connection_close(struct hoccl_connection *c);
 
 /* ---- verbs_harvest.c: completions become events ---- */
@@ -201,6 +203,8 @@ int hoccl_harvest(struct hoccl_endpoint *e);
 struct hoccl_news *hoccl_news_add(struct hoccl_connection *c, enum hoccl_transport_event_kind kind);
 /* FLUSHED; `why` it could not be done is copied, NULL: it was. */
 void hoccl_news_add_flushed(struct hoccl_endpoint *e, uint64_t tag, const char *why);
+/* CALLED, which is of no connection. */
+void hoccl_news_call(struct hoccl_endpoint *e, uint64_t id);
 bool hoccl_news_room(const struct hoccl_endpoint *e);
 /* What the last poll handed out has been seen: post its receives again. */
 void hoccl_news_release(struct hoccl_endpoint *e);

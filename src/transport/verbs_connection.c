@@ -178,7 +178,7 @@ static bool ready(struct hoccl_call *call, char *why, size_t bytes)
     return true;
 }
 
-HOCCL_Result hoccl_verbs_join(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+static HOCCL_Result begin_call(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer, bool summons)
 {
     struct hoccl_endpoint *e = c->endpoint;
     if (c->state != HOCCL_VERBS_NEW)
@@ -191,11 +191,34 @@ HOCCL_Result hoccl_verbs_join(struct hoccl_connection *c, const struct hoccl_end
     c->call.id = c->id;
     c->call.name = c->name;
     c->call.ready = ready;
+    c->call.summons = summons;
     make_offer(c);
     c->state = HOCCL_VERBS_JOINING;
     hoccl_exchange_start(&e->exchange, &c->call);
     hoccl_watch_wake(e);
     return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_verbs_join(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+{
+    return begin_call(c, peer, false);
+}
+
+HOCCL_Result hoccl_verbs_summon(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+{
+    return begin_call(c, peer, true);
+}
+
+void hoccl_verbs_decline(struct hoccl_endpoint *e, uint64_t id)
+{
+    hoccl_exchange_decline(&e->exchange, id);
+}
+
+static void hear_calls(struct hoccl_endpoint *e)
+{
+    uint64_t id;
+    while (hoccl_news_room(e) && hoccl_exchange_called(&e->exchange, &id))
+        hoccl_news_call(e, id);
 }
 
 void hoccl_connection_joined(struct hoccl_connection *c)
@@ -213,6 +236,7 @@ static void hear_outcomes(struct hoccl_endpoint *e)
     uint32_t news = hoccl_observe(&e->exchange.news);
     if (news == e->heard)
         return;
+    hear_calls(e);
     for (struct hoccl_list *l = e->connections.next; l != &e->connections; l = l->next) {
         struct hoccl_connection *c = hoccl_entry(l, struct hoccl_connection, link);
         uint32_t outcome = c->state == HOCCL_VERBS_JOINING ? hoccl_observe(&c->call.outcome) : 0;

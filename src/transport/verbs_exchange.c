@@ -33,6 +33,7 @@ struct guest {
     struct hoccl_list link;
     int fd;
     bool held; /* its hello was right: it waits for its call, and is no stranger */
+    bool untold; /* a summons that has not been told yet */
     size_t got;
     uint64_t deadline;
     struct {
@@ -178,7 +179,10 @@ static void greet(struct hoccl_exchange *x, struct hoccl_call *call)
                        .version = HOCCL_WIRE_VERSION,
                        .token = call->peer.token,
                        .id = call->id & ~1ull,
-                       .bytes = sizeof call->mine},
+                       .bytes = sizeof call->mine,
+                       .purpose = call->id & 1     ? HOCCL_WIRE_KNOCKS
+                                  : call->summons ? HOCCL_WIRE_SUMMONS
+                                                  : HOCCL_WIRE_JOINS},
              .offer = call->mine};
     struct pollfd p = {.fd = call->fd, .events = POLLOUT};
     int e = 0;
@@ -207,16 +211,27 @@ static void hear_welcome(struct hoccl_exchange *x, struct hoccl_call *call)
         next_address(x, call, EPROTO);
         return;
     }
-    call->state = HOCCL_CALL_ASKING;
+    call->state = call->id & 1 ? HOCCL_CALL_WAITING : HOCCL_CALL_ASKING;
     call->got = 0;
     call->text[0] = 0;
+}
+
+static bool declined(struct hoccl_exchange *x, struct hoccl_call *call)
+{
+    struct hoccl_wire_word w = {0};
+    if (call->got >= sizeof w)
+        memcpy(&w, call->buffer, sizeof w);
+    if (w.magic != HOCCL_WIRE_MAGIC || w.kind != HOCCL_WIRE_DECLINED)
+        return false;
+    fail(x, call, "%s has no part in the communicator any more: it has destroyed or aborted it", call->name);
+    return true;
 }
 
 static void hear_answer(struct hoccl_exchange *x, struct hoccl_call *call)
 {
     struct hoccl_wire_word w;
     int heard = hear(call->fd, call->buffer, &call->got, sizeof call->buffer);
-    if (!heard)
+    if (declined(x, call) || !heard)
         return;
     memcpy(&w, call->buffer, sizeof w);
     if (heard < 0 || w.magic != HOCCL_WIRE_MAGIC || w.kind != HOCCL_WIRE_ANSWER) {
@@ -282,6 +297,42 @@ static bool right(const struct hoccl_exchange *x, const struct guest *g)
            h->bytes == sizeof g->said.offer && !memcmp(h->cookie, x->cookie, sizeof x->cookie);
 }
 
+static bool has_call(const struct hoccl_exchange *x, uint64_t id)
+{
+    for (const struct hoccl_list *l = x->calls.next; l != &x->calls; l = l->next)
+        if ((hoccl_entry(l, struct hoccl_call, link)->id & ~1ull) == id)
+            return true;
+    return false;
+}
+
+bool hoccl_exchange_called(struct hoccl_exchange *x, uint64_t *id)
+{
+    bool any = false;
+    pthread_mutex_lock(&x->lock);
+    for (struct hoccl_list *l = x->guests.next; l != &x->guests && !any; l = l->next) {
+        struct guest *g = hoccl_entry(l, struct guest, link);
+        any = g->untold;
+        g->untold = false;
+        *id = g->said.hello.id;
+    }
+    pthread_mutex_unlock(&x->lock);
+    return any;
+}
+
+void hoccl_exchange_decline(struct hoccl_exchange *x, uint64_t id)
+{
+    pthread_mutex_lock(&x->lock);
+    for (struct hoccl_list *l = x->guests.next, *next; l != &x->guests; l = next) {
+        struct guest *g = hoccl_entry(l, struct guest, link);
+        next = l->next;
+        if (!g->held || g->said.hello.id != (id & ~1ull))
+            continue;
+        say_word(g->fd, HOCCL_WIRE_DECLINED);
+        drop_guest(x, g);
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
 /* A guest that has said its hello no longer counts among the strangers: their number is limited, not that of peers. */
 static void hear_guest(struct hoccl_exchange *x, struct guest *g)
 {
@@ -302,19 +353,23 @@ static void hear_guest(struct hoccl_exchange *x, struct guest *g)
     g->deadline = hoccl_now() + hoccl_settings.init_timeout;
     g->held = true;
     x->strangers--;
+    g->untold = g->said.hello.purpose != HOCCL_WIRE_JOINS && !has_call(x, g->said.hello.id);
+    if (g->untold)
+        hoccl_fetch_add(&x->news, 1);
 }
 
 static struct guest *find_guest(struct hoccl_exchange *x, uint64_t id)
 {
     for (struct hoccl_list *l = x->guests.next; l != &x->guests; l = l->next) {
         struct guest *g = hoccl_entry(l, struct guest, link);
-        if (g->held && g->said.hello.id == (id & ~1ull))
+        if (g->held && g->said.hello.purpose != HOCCL_WIRE_KNOCKS && g->said.hello.id == (id & ~1ull))
             return g;
     }
     return NULL;
 }
 
-static void meet_guest(struct hoccl_exchange *x, struct hoccl_call *call)
+/* false: it has not called yet. */
+static bool meet_guest(struct hoccl_exchange *x, struct hoccl_call *call)
 {
     struct guest *g = find_guest(x, call->id);
     struct {
@@ -322,17 +377,30 @@ static void meet_guest(struct hoccl_exchange *x, struct hoccl_call *call)
         struct hoccl_offer offer;
     } answer = {.word = {HOCCL_WIRE_MAGIC, HOCCL_WIRE_ANSWER}, .offer = call->mine};
     if (!g)
-        return;
+        return false;
+    if (call->fd >= 0)
+        close(call->fd);
     call->fd = g->fd;
     call->theirs = g->said.offer;
     call->got = 0;
     g->fd = -1;
     drop_guest(x, g);
     if (!make_ready(x, call))
-        return;
+        return true;
     call->state = HOCCL_CALL_ANSWERED;
     if (!say(call->fd, &answer, sizeof answer))
         fail(x, call, "%s has left while RDMA was set up: %s", call->name, strerror(errno));
+    return true;
+}
+
+/* It has knocked. Where the peer's end is seen on that socket, knock again: that will be refused. */
+static void watch_knock(struct hoccl_exchange *x, struct hoccl_call *call)
+{
+    if (call->fd < 0)
+        return;
+    int heard = hear(call->fd, call->buffer, &call->got, sizeof(struct hoccl_wire_word));
+    if (heard && !declined(x, call))
+        next_address(x, call, ECONNRESET);
 }
 
 static void hear_ready(struct hoccl_exchange *x, struct hoccl_call *call)
@@ -355,6 +423,8 @@ static void hear_ready(struct hoccl_exchange *x, struct hoccl_call *call)
 
 static void step_call(struct hoccl_exchange *x, struct hoccl_call *call, uint64_t now)
 {
+    if (call->id & 1 && call->state != HOCCL_CALL_ANSWERED && meet_guest(x, call))
+        return;
     switch (call->state) {
     case HOCCL_CALL_CONNECTING:
         if (call->fd < 0)
@@ -374,7 +444,7 @@ static void step_call(struct hoccl_exchange *x, struct hoccl_call *call, uint64_
         hear_answer(x, call);
         break;
     case HOCCL_CALL_WAITING:
-        meet_guest(x, call);
+        watch_knock(x, call);
         break;
     case HOCCL_CALL_ANSWERED:
         hear_ready(x, call);
@@ -445,7 +515,7 @@ void hoccl_exchange_start(struct hoccl_exchange *x, struct hoccl_call *call)
 {
     call->fd = -1;
     call->address = 0;
-    call->state = call->id & 1 ? HOCCL_CALL_WAITING : HOCCL_CALL_CONNECTING;
+    call->state = call->id & 1 && !call->summons ? HOCCL_CALL_WAITING : HOCCL_CALL_CONNECTING;
     call->deadline = hoccl_now() + hoccl_settings.init_timeout;
     call->step_deadline = call->state == HOCCL_CALL_WAITING ? call->deadline : 0;
     pthread_mutex_lock(&x->lock);

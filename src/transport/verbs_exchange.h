@@ -6,6 +6,7 @@
  *                                 ▲ next address │ (refused, silent, closed)    all arrows: the helper thread
  *                                 └──────────────┘
  *   call of the higher rank   WAITING ──hello comes, or came already──▶ ANSWERED ──ready──▶ DONE
+ *   that it is the first in   CONNECTING ──▶ GREETING ──▶ WAITING, as next; a hello that comes ends the knocking
  *   any of them ──no address left, closed, HOCCL_INIT_TIMEOUT──▶ FAILED
  *
  * Everything is under the exchange's lock, but the function `ready`, which may take long; who cancels a call waits for it. */
@@ -29,6 +30,7 @@ struct hoccl_call {
     /* Set by the owner before the start. */
     uint64_t id;
     const char *name;             /* of the peer, for texts */
+    bool summons;                 /* the peer need not know of it */
     struct hoccl_offer mine;
     struct tcp_card peer;
     /* On the helper thread, when `theirs` has come: make the queue pairs ready to receive and to send. false: *why. */
@@ -60,7 +62,7 @@ struct hoccl_exchange {
     struct hoccl_list guests;     /* sockets that have been accepted and belong to no call yet */
     int strangers;                /* guests without a right hello */
     uint64_t paused_until;        /* no descriptors: nobody is let in, else 0 */
-    uint32_t news;                /* outcomes published so far */
+    uint32_t news;                /* outcomes and summonses published so far */
 };
 
 /* Listen, and say in the card where; the network of `device` (or NULL) is tried first. ARGUMENT (HOCCL_PORTS), SYSTEM. */
@@ -71,6 +73,11 @@ void hoccl_exchange_close(struct hoccl_exchange *x);
 /* Any thread. The outcome comes by `outcome`, after a step. The helper thread is to be woken after start. */
 void hoccl_exchange_start(struct hoccl_exchange *x, struct hoccl_call *call);
 void hoccl_exchange_cancel(struct hoccl_exchange *x, struct hoccl_call *call);
+
+/* Any thread. A pair that has been summoned here and had no call then; each summons is told once. false: none. */
+bool hoccl_exchange_called(struct hoccl_exchange *x, uint64_t *id);
+/* Who has called for this pair so far is told that nobody is here. */
+void hoccl_exchange_decline(struct hoccl_exchange *x, uint64_t id);
 
 /* The helper thread: what to wait for (at most `most`; the number) and until when; then what can be done at once. */
 int hoccl_exchange_wants(struct hoccl_exchange *x, struct pollfd *fds, int most, uint64_t *deadline);

@@ -37,6 +37,11 @@ void hoccl_news_add_flushed(struct hoccl_endpoint *e, uint64_t tag, const char *
     n->event.text = why && !n->text ? "(no memory for the text)" : n->text;
 }
 
+void hoccl_news_call(struct hoccl_endpoint *e, uint64_t id)
+{
+    e->news[e->made++ & (e->news_size - 1)] = (struct hoccl_news){.event = {.kind = HOCCL_TRANSPORT_CALLED, .tag = id}, .slot = -1};
+}
+
 void hoccl_news_release(struct hoccl_endpoint *e)
 {
     for (; e->seen != e->given; e->seen++) {

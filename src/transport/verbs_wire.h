@@ -13,6 +13,10 @@
  *      sets its queue pairs up; JOINED
  *      ── READY ─────────────────────────────────────▶  JOINED (or by the first thing that comes over RDMA)
  *
+ *    Where the two have not agreed to connect, HELLO's purpose is SUMMONS, so that the higher rank is told that it is wanted; and a
+ *    higher rank that is the first dials too and KNOCKS: its HELLO makes the lower one dial. Who has nobody for the pair answers
+ *    DECLINED.
+ *
  * 2. Over RDMA: a control queue pair carries frames, the lanes carry data.
  *
  *      control   SEND of a frame: MESSAGE, CREDIT, BYE. It cannot be written through, as it may outlive the connection
@@ -30,7 +34,7 @@
 #include "transport/transport.h"
 
 #define HOCCL_WIRE_MAGIC 0x42524556u /* "VERB" */
-#define HOCCL_WIRE_VERSION 1u
+#define HOCCL_WIRE_VERSION 2u
 #define HOCCL_WIRE_BEYOND 3 /* receives beyond the window */
 
 struct hoccl_wire_hello {
@@ -39,10 +43,12 @@ struct hoccl_wire_hello {
     uint64_t token; /* of the card that was dialed: a listener of the same address and port on another host has another */
     uint64_t id;    /* of the connection, low bit cleared */
     uint32_t bytes; /* of the offer that follows */
-    uint32_t zero;
+    uint32_t purpose; /* enum hoccl_wire_purpose */
 };
 
-enum hoccl_wire_kind { HOCCL_WIRE_WELCOME = 1, HOCCL_WIRE_ANSWER, HOCCL_WIRE_READY };
+enum hoccl_wire_purpose { HOCCL_WIRE_JOINS, HOCCL_WIRE_SUMMONS, HOCCL_WIRE_KNOCKS };
+
+enum hoccl_wire_kind { HOCCL_WIRE_WELCOME = 1, HOCCL_WIRE_ANSWER, HOCCL_WIRE_READY, HOCCL_WIRE_DECLINED };
 
 struct hoccl_wire_word {
     uint32_t magic;

@@ -72,7 +72,9 @@ static void record(struct line *l, const struct hoccl_transport_event *e)
         snprintf(l->text, sizeof l->text, "%s", e->text);
         break;
     case HOCCL_TRANSPORT_FLUSHED:
-        CHECK(false, "FLUSHED of a connection");
+    case HOCCL_TRANSPORT_CALLED:
+        CHECK(false, "event %d of a connection", e->kind);
+        break;
     }
 }
 
@@ -86,6 +88,13 @@ static void record_flush(struct end *end, const struct hoccl_transport_event *e)
         snprintf(end->why, sizeof end->why, "%s", e->text);
 }
 
+static void record_call(struct end *end, const struct hoccl_transport_event *e)
+{
+    CHECK(!e->context, "CALLED is of no connection");
+    end->called++;
+    end->called_id = e->tag;
+}
+
 void end_poll(struct end *end)
 {
     struct hoccl_transport_event e[32];
@@ -94,6 +103,8 @@ void end_poll(struct end *end)
     for (int i = 0; i < n; i++) {
         if (e[i].kind == HOCCL_TRANSPORT_FLUSHED)
             record_flush(end, &e[i]);
+        else if (e[i].kind == HOCCL_TRANSPORT_CALLED)
+            record_call(end, &e[i]);
         else
             record(e[i].context, &e[i]);
     }

@@ -44,6 +44,8 @@ struct end {
     unsigned flushed, unflushed;    /* flushes that were done, that could not be done */
     uint8_t flush[WORDS];           /* how often one was answered, by tag % WORDS */
     char why[1024];                 /* of the last that could not be done */
+    unsigned called;                /* events CALLED, and the last one's id */
+    uint64_t called_id;
 };
 
 extern const struct hoccl_transport *transport; /* the one under test */

@@ -346,7 +346,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_weather), cmocka_unit_test(test_wrap),
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint), cmocka_unit_test(test_one_cannot),
+        cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_first_use), cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint), cmocka_unit_test(test_one_cannot),
         cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_slots_on_gpus),
     };
     if (argc > 1) /* one case, for a machine with GPUs */

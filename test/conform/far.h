@@ -50,6 +50,7 @@ extern const size_t far_sizes_count;
 
 /* far_comms.c */
 void test_split(void **state);
+void test_first_use(void **state);
 void test_come_and_go(void **state);
 void test_slots_on_gpus(void **state);
 void test_one_cannot(void **state);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "../gpu/kernels.h"
+#include "base/setting.h"
 #include "far.h"
 #include "hoccl_cuda.h"
 #include "near.h"
@@ -45,6 +46,13 @@ void test_split(void **state)
     far_run(4, "2+2", split, NULL, false);
 }
 
+static void split_nothing(struct rank *r)
+{
+    HOCCL_Comm part = HOCCL_COMM_NULL;
+    RANK_OK(r, HOCCL_CommSplit(r->comm, HOCCL_SPLIT_NOCOLOR, 0, &part));
+    RANK_TRUE(r, part == HOCCL_COMM_NULL);
+}
+
 /* Made and unmade again and again, nothing is kept. */
 static void come_and_go(struct rank *r)
 {
@@ -72,6 +80,27 @@ void test_come_and_go(void **state)
     ranks_hold(&descriptors, &threads);
     far_run(3, "3", come_and_go, &id, true);
     assert_true(ranks_settle(descriptors, threads));
+}
+
+/* The same where only a tree is connected at the start: rank 0 to all up to rank 4, nobody else. */
+void test_first_use(void **state)
+{
+    uint64_t normal = hoccl_settings.connect_max, before = hoccl_wire_counts.begun;
+    (void)state;
+    hoccl_settings.connect_max = 1;
+    far_run(5, "1+4", split_nothing, NULL, false);
+    assert_int_equal(hoccl_wire_counts.begun - before, 2 * 4);
+    before = hoccl_wire_counts.begun;
+    far_run(5, "5", split_nothing, NULL, false);
+    assert_int_equal(hoccl_wire_counts.begun - before, 2 * 4);
+    before = hoccl_wire_counts.begun;
+    far_run(5, "5", all_sizes, NULL, false);
+    assert_int_equal(hoccl_wire_counts.begun - before, 2 * 10);
+    far_run(4, "2+2", split, NULL, false);
+    near = (struct near_weather){.delay = 100, .jitter = 500, .refuse = 30};
+    far_run(5, "2+3", all_sizes, NULL, false);
+    near = (struct near_weather){0};
+    hoccl_settings.connect_max = normal;
 }
 
 /* Slots on another GPU, carried by copy engines, while every thread slot of every SM is held: push, write, pull. */

@@ -29,7 +29,7 @@ struct hoccl_connection {
     struct hoccl_list link;
     struct hoccl_endpoint *endpoint;
     struct hoccl_connection *peer;
-    uint64_t id;
+    uint64_t id, to; /* to: the endpoint that it wants */
     void *context;
     int state;
     unsigned flight, turn;
@@ -329,6 +329,7 @@ static HOCCL_Result near_join(struct hoccl_connection *c, const struct hoccl_end
     memcpy(&number, peer->bytes, sizeof number);
     pthread_mutex_lock(&lock);
     c->state = JOINING;
+    c->to = number;
     for (struct hoccl_list *l = connections.next; l != &connections; l = l->next) {
         struct hoccl_connection *d = hoccl_entry(l, struct hoccl_connection, link);
         if (d->id != (c->id ^ 1) || d->state != JOINING || d->endpoint->number != number)
@@ -342,6 +343,35 @@ static HOCCL_Result near_join(struct hoccl_connection *c, const struct hoccl_end
     }
     pthread_mutex_unlock(&lock);
     return HOCCL_SUCCESS;
+}
+
+static HOCCL_Result near_summon(struct hoccl_connection *c, const struct hoccl_endpoint_card *peer)
+{
+    bool found = false;
+    near_join(c, peer);
+    pthread_mutex_lock(&lock);
+    for (struct hoccl_list *l = endpoints.next; l != &endpoints && c->state == JOINING; l = l->next) {
+        struct hoccl_endpoint *e = hoccl_entry(l, struct hoccl_endpoint, link);
+        if (e->number != c->to)
+            continue;
+        found = true;
+        tell_endpoint(e, HOCCL_TRANSPORT_CALLED)->event.tag = c->id & ~(uint64_t)1;
+    }
+    if (c->state == JOINING && !found)
+        break_one(c);
+    pthread_mutex_unlock(&lock);
+    return HOCCL_SUCCESS;
+}
+
+static void near_decline(struct hoccl_endpoint *e, uint64_t id)
+{
+    pthread_mutex_lock(&lock);
+    for (struct hoccl_list *l = connections.next; l != &connections; l = l->next) {
+        struct hoccl_connection *c = hoccl_entry(l, struct hoccl_connection, link);
+        if (c->state == JOINING && c->to == e->number && (c->id | 1) == (id | 1))
+            break_one(c);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* Under the lock. */
@@ -482,6 +512,8 @@ const struct hoccl_transport near_transport = {
     .describe = near_describe,
     .connection_open = near_connection_open,
     .join = near_join,
+    .summon = near_summon,
+    .decline = near_decline,
     .message = near_message,
     .write = near_write,
     .flush = near_flush,

@@ -178,6 +178,7 @@ static const struct {
     {"connections", case_connections}, {"regions", case_regions},         {"region_threads", case_region_threads},
     {"close_idle", case_close_idle},   {"close_busy", case_close_busy},   {"both_close", case_both_close},
     {"cycles", case_cycles},           {"bell", case_bell},               {"quiet", case_quiet},
+    {"summon", case_summon},           {"summon_nobody", case_summon_nobody},
 };
 
 static const struct hoccl_transport *by_name(const char *name)

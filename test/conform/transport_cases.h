@@ -37,6 +37,8 @@ void case_close_busy(void);
 void case_both_close(void);
 void case_cycles(void);
 void case_bell(void);
+void case_summon(void);
+void case_summon_nobody(void);
 void case_quiet(void);
 
 #endif

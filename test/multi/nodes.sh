@@ -64,6 +64,24 @@ nodes 2 pass 90 2 "$multi/failures" alone
 nodes 2 pass 90 2 "$multi/failures" crowded
 HOCCL_TEST_NODE=3+x must_fail 'HOCCL_TEST_NODE=3+x cannot be read' 60 2 "$examples/hello"
 
+echo "-- the same where a pair connects at first use (sparse.c has what only that can do wrong)"
+export HOCCL_CONNECT_MAX=1
+nodes 1+2 pass 120 3 "$multi/paths" --no-staging
+nodes 3+5 pass 250 8 "$multi/moves" 30
+for which in 2 1+5; do
+    rm -f "$TMPDIR/id"
+    nodes $which pass 100 6 "$multi/split"
+done
+nodes 2 pass 60 2 "$multi/differ" message-999
+HOCCL_WAIT_TIMEOUT=2 nodes 3 pass 90 3 "$multi/failures" patience
+nodes 3 pass 90 3 "$multi/failures" abort
+nodes 2 pass 90 2 "$multi/failures" alone
+nodes 4 pass 250 4 "$multi/random" 20 34
+unset HOCCL_CONNECT_MAX
+if [ "$(HOCCL_TEST_NODE=2 job 60 1 env HOCCL_CONNECT_MAX=1 "$examples/hello" : -np 1 "$examples/hello"; grep -c 'HOCCL_CONNECT_MAX is' "$work/output")" = 0 ]; then
+    complain "ranks with different HOCCL_CONNECT_MAX do not say so"
+fi
+
 echo "-- random flows"
 nodes 2 pass 250 2 "$multi/random" 60 31
 nodes 1+2 pass 250 3 "$multi/random" 60 32

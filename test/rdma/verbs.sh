@@ -7,7 +7,7 @@ here=${top_srcdir:?}/test/rdma programs=${top_builddir:?}/test/conform
 # The packages' emulation answers late: a queue pair has to wait longer than it would for a card.
 export HOCCL_VERBS=timeout=18 TEST_NICS="rxe0 rxe1"
 suite="describe before_join other_transport join_timeout join_nobody close_any cookie messages backpressure sizes many threads lanes
-connections regions region_threads close_busy both_close bell quiet"
+connections regions region_threads close_busy both_close bell quiet summon summon_nobody"
 own="device parts mtu credits lanes lane_faults memlock registration stale_key flush sleep quiet no_srq peer_killed_busy peer_killed_idle gid_change
 link_down_idle link_down_busy"
 limit=280
