@@ -106,7 +106,7 @@ uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
         return n < flow->header.bytes ? n : flow->header.bytes;
     }
     if (flow->path == HOCCL_PATH_STAGED) {
-        uint64_t n = (uint64_t)flow->landed * hoccl_stage_slot_bytes(flow->where);
+        uint64_t n = (uint64_t)flow->landed * hoccl_staged_chunk(flow);
         return n < flow->header.bytes ? n : flow->header.bytes;
     }
     return flow->transfer[0].landed;

@@ -95,12 +95,13 @@ struct hoccl_flow {
     bool warned;
     struct hoccl_mapping *mapping; /* PUSH, PULL; STAGED on a third GPU: the sender's, of the receiver's slots */
     struct hoccl_dispatch dispatch; /* receive: descriptors that the sender needs: of its memory, or of slots on a third GPU */
-    /* STAGED: chunk i of `chunks` uses slot[i mod slots] and transfer[i mod slots]. */
+    /* STAGED: chunk i of `chunks` uses transfer[i mod slots] and `span` slots from slot[i mod slots] on. */
     struct hoccl_stage_view *view; /* whose memory must be ready; NULL: the mapping's */
     struct hoccl_stage *stage;     /* receive: who has given the slots */
     enum hoccl_stage_kind where;   /* on which the next three depend */
     CUdeviceptr base;              /* of the first slot */
     bool refused;                  /* send: the slots on a third GPU cannot be used here, and the receiver is told so */
+    uint32_t span;                 /* slots of a chunk, neighbours */
     uint32_t chunks, started, landed, slots;
     uint16_t slot[HOCCL_FLOW_STAGES];
     struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
@@ -172,6 +173,7 @@ HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow 
 HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 /* Receiver: the slots are free again. Nothing if it has none. */
 void hoccl_staged_give_back(struct hoccl_flow *flow);
+size_t hoccl_staged_chunk(const struct hoccl_flow *flow); /* bytes of each but the last */
 struct hoccl_engine *hoccl_staged_engine(struct hoccl_gpu *gpu, const struct hoccl_flow *flow);
 
 #endif

@@ -109,10 +109,11 @@ struct hoccl_receipt {
     uint32_t tag;     /* PULL: published when the bytes have been pulled; WANTED: when the descriptors are sent */
     uint32_t staged;  /* STAGED: published when the next three stand */
     uint32_t where;   /* enum hoccl_stage_kind; published behind the rest when slots are given for the second time */
-    uint32_t count;   /* staging slots given */
+    uint32_t count;   /* chunks that have a place in staging slots at once */
     uint16_t slot[HOCCL_FLOW_STAGES];
     uint32_t drained; /* STAGED: chunks copied out */
     uint64_t key;     /* where is GPU: of the memory, whose descriptor has been sent */
+    uint32_t span;    /* slots of a chunk: `slot` names the first of so many neighbours */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 enum hoccl_answer_status { HOCCL_ANSWER_DONE = 1, HOCCL_ANSWER_MISMATCH, HOCCL_ANSWER_FAILED };

@@ -35,21 +35,23 @@ void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *
         stage->view.other = -1;
 }
 
-unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots)
+unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, unsigned span, uint16_t *slots)
 {
+    uint32_t run = (1u << span) - 1;
     unsigned n = 0;
-    while (n < most && stage->free) {
-        unsigned slot = (unsigned)__builtin_ctz(stage->free);
-        stage->free &= ~(1u << slot);
+    for (unsigned slot = 0; slot + span <= 8 * sizeof stage->free && n < most; slot += span) {
+        if ((stage->free & run << slot) != run << slot)
+            continue;
+        stage->free &= ~(run << slot);
         slots[n++] = (uint16_t)slot;
     }
     return n;
 }
 
-void hoccl_stage_give(struct hoccl_stage *stage, unsigned count, const uint16_t *slots)
+void hoccl_stage_give(struct hoccl_stage *stage, unsigned count, unsigned span, const uint16_t *slots)
 {
     for (unsigned i = 0; i < count; i++)
-        stage->free |= 1u << slots[i];
+        stage->free |= ((1u << span) - 1) << slots[i];
 }
 
 size_t hoccl_stage_slot_bytes(enum hoccl_stage_kind kind)

@@ -50,9 +50,9 @@ void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd);
 void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
                           const struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 
-/* Take up to `most` slots; the number taken, 0 if none is free. */
-unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, uint16_t *slots);
-void hoccl_stage_give(struct hoccl_stage *stage, unsigned count, const uint16_t *slots);
+/* Take up to `most` runs of `span` slots (a power of two), by the first of each; the number taken, 0 if none is free. */
+unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, unsigned span, uint16_t *slots);
+void hoccl_stage_give(struct hoccl_stage *stage, unsigned count, unsigned span, const uint16_t *slots);
 
 /* Bytes of a slot; the first slot's address as a copy needs it (a host or device address). */
 size_t hoccl_stage_slot_bytes(enum hoccl_stage_kind kind);

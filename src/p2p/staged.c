@@ -32,6 +32,11 @@ struct hoccl_engine *hoccl_staged_engine(struct hoccl_gpu *gpu, const struct hoc
     return &gpu->engine[d];
 }
 
+size_t hoccl_staged_chunk(const struct hoccl_flow *flow)
+{
+    return hoccl_stage_slot_bytes(flow->where) * flow->span;
+}
+
 /* The staging area must be usable here before the first copy: its state then, READY or FAILED in the end. */
 static uint32_t prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *v)
 {
@@ -62,9 +67,9 @@ static HOCCL_Result refused(const struct hoccl_flow *f, CUresult result)
 static void start_chunk(struct hoccl_gpu *gpu, struct hoccl_flow *f)
 {
     uint32_t i = f->started % f->slots;
-    size_t size = hoccl_stage_slot_bytes(f->where);
+    size_t size = hoccl_staged_chunk(f);
     uint64_t at = (uint64_t)f->started * size, left = f->header.bytes - at;
-    CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + at, slot = f->base + f->slot[i] * size;
+    CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + at, slot = f->base + f->slot[i] * hoccl_stage_slot_bytes(f->where);
     f->transfer[i] = (struct hoccl_transfer){.to = f->is_send ? slot : own, .from = f->is_send ? own : slot,
                                              .bytes = left < size ? left : size, .party = f, .order = f->started};
     hoccl_engine_add(hoccl_staged_engine(gpu, f), &f->transfer[i]);
@@ -90,8 +95,8 @@ static HOCCL_Result move_chunks(struct hoccl_gpu *gpu, struct hoccl_flow *f, uin
 
 static void begin(struct hoccl_flow *f, enum hoccl_stage_kind where, CUdeviceptr base)
 {
-    size_t size = hoccl_stage_slot_bytes(where);
     f->where = where;
+    size_t size = hoccl_staged_chunk(f);
     f->base = base;
     f->chunks = (uint32_t)((f->header.bytes + size - 1) / size);
     f->started = f->landed = 0;
@@ -170,6 +175,7 @@ static HOCCL_Result take_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool
     if (r || !base)
         return r ? r : hoccl_flow_check_peer(f);
     f->slots = s->receipt.count;
+    f->span = s->receipt.span;
     for (uint32_t i = 0; i < f->slots; i++)
         f->slot[i] = s->receipt.slot[i];
     hoccl_publish(&s->offer.filled, 0);
@@ -254,16 +260,34 @@ static void publish_slots(struct hoccl_flow *f)
     for (uint32_t i = 0; i < f->slots; i++)
         r->slot[i] = f->slot[i];
     r->key = f->view->key;
+    r->span = f->span;
     hoccl_publish(&r->drained, 0);
     hoccl_publish(&r->where, f->view->kind);
     hoccl_publish(&r->staged, f->number);
 }
 
+/* Chunks of several slots, for one slot's bytes are few for engines that reach full speed only beyond 16 MiB. A rank's own
+ * bytes are pushed and pulled by the same engine (measured: test/gpu/engines), so cutting them finer gains nothing, and two
+ * chunks keep it busy. Two engines, of two GPUs, want four chunks. Runs that are not free now may be soon; a single
+ * slot will do. */
+static unsigned take(struct hoccl_flow *f, struct hoccl_stage *stage)
+{
+    size_t slot = hoccl_stage_slot_bytes(stage->view.kind);
+    unsigned chunks = f->peer->same_object ? 2 : 4, most = HOCCL_GPU_STAGE_SLOTS / chunks, n = 0;
+    f->span = 1;
+    while (stage->view.kind == HOCCL_STAGE_GPU && f->span < most && f->header.bytes >= 2 * chunks * f->span * slot)
+        f->span *= 2;
+    for (;; f->span /= 2) {
+        uint64_t need = (f->header.bytes + f->span * slot - 1) / (f->span * slot);
+        n = hoccl_stage_take(stage, need < HOCCL_FLOW_STAGES ? (unsigned)need : HOCCL_FLOW_STAGES, f->span, f->slot);
+        if (n || f->span == 1)
+            return n;
+    }
+}
+
 HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
     struct hoccl_stage *stage = choose(gpu, flow);
-    size_t size = hoccl_stage_slot_bytes(stage->view.kind);
-    uint64_t chunks = (flow->header.bytes + size - 1) / size;
     flow->path = HOCCL_PATH_STAGED;
     flow->state = HOCCL_FLOW_OPENING;
     flow->view = &stage->view;
@@ -271,7 +295,7 @@ HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow 
     if (state == HOCCL_STAGE_FAILED && stage->view.kind == HOCCL_STAGE_HOST)
         return not_had(flow);
     if (state == HOCCL_STAGE_READY && told(gpu, flow))
-        flow->slots = hoccl_stage_take(stage, chunks < HOCCL_FLOW_STAGES ? (unsigned)chunks : HOCCL_FLOW_STAGES, flow->slot);
+        flow->slots = take(flow, stage);
     if (!flow->slots)
         return hoccl_flow_check_peer(flow);
     flow->stage = stage;
@@ -285,7 +309,7 @@ void hoccl_staged_give_back(struct hoccl_flow *flow)
 {
     if (flow->is_send || !flow->slots)
         return;
-    hoccl_stage_give(flow->stage, flow->slots, flow->slot);
+    hoccl_stage_give(flow->stage, flow->slots, flow->span, flow->slot);
     flow->slots = 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rate of one connection beside that of bare sockets of the same number, over loopback, between two processes, in one
- * run: "transport_rate [LANES [CHUNK_KIB [SECONDS]]]". The bare ones have a thread each at both ends, which send and receive
- * whole chunks. Rounds alternate; the best of each is compared, for other work on the machine only makes rounds slower.
+ * run: "transport_rate [LANES [CHUNK_KIB [SECONDS [both]]]]". The bare ones have a thread each at both ends, which send and
+ * receive whole chunks; with "both" data goes both ways, with two threads a socket, and the rates are those of one way. Rounds alternate; the best of each is compared, for other work on the machine only makes rounds slower.
  * HOCCL's threads are as many as it chooses, or RATE_THREADS. */
 #include "ends.h"
 
@@ -24,6 +24,7 @@
 static int lanes = 2;
 static size_t chunk = (size_t)1 << 20;
 static double seconds = 1;
+static bool both;
 
 static void put(int fd, const void *bytes, size_t n)
 {
@@ -71,54 +72,64 @@ static void *run_bare(void *arg)
     return NULL;
 }
 
-static uint64_t all_bare(struct bare *b, bool sends, char *m)
+/* Sockets to send on, to receive from; the bytes received, or sent if none are. */
+static uint64_t all_bare(struct bare *b, bool sends, bool receives, char *m)
 {
-    pthread_t thread[HOCCL_LANES_MAX];
+    pthread_t thread[2 * HOCCL_LANES_MAX];
     uint64_t bytes = 0, until = hoccl_now() + (uint64_t)(seconds * 1e9);
-    for (int i = 0; i < lanes; i++) {
-        b[i].sends = sends;
-        b[i].until = until;
-        b[i].bytes = 0;
-        b[i].memory = m + (size_t)i * (WINDOW / (size_t)lanes) * chunk;
-        CHECK(!pthread_create(&thread[i], NULL, run_bare, &b[i]), "thread");
-    }
-    for (int i = 0; i < lanes; i++) {
+    int n = 0;
+    for (int i = 0; i < lanes; i++)
+        for (int way = 0; way < 2; way++) {
+            struct bare *t = &b[n];
+            if (!(way ? sends : receives))
+                continue;
+            *t = (struct bare){.fd = b[2 * lanes + i].fd, .sends = way == 1, .until = until};
+            t->memory = m + (size_t)i * (WINDOW / (size_t)lanes) * chunk;
+            CHECK(!pthread_create(&thread[n++], NULL, run_bare, t), "thread");
+        }
+    for (int i = 0; i < n; i++) {
         pthread_join(thread[i], NULL);
-        bytes += b[i].bytes;
-        close(b[i].fd);
+        bytes += b[i].sends && receives ? 0 : b[i].bytes;
     }
+    for (int i = 0; i < lanes; i++)
+        close(b[2 * lanes + i].fd);
     return bytes;
+}
+
+static double bare_rate(struct bare *b, bool sends, bool receives, char *m)
+{
+    uint64_t begin = hoccl_now(), bytes = all_bare(b, sends, receives, m);
+    return (double)bytes / (double)(hoccl_now() - begin);
 }
 
 static void receive_bare(int up, char *m)
 {
-    struct bare b[HOCCL_LANES_MAX];
+    struct bare b[3 * HOCCL_LANES_MAX];
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 64) && !getsockname(fd, (struct sockaddr *)&a, &n), "%m");
     put(up, &a, sizeof a);
     for (int i = 0; i < lanes; i++)
-        CHECK((b[i].fd = accept(fd, NULL, NULL)) >= 0, "accept: %m");
+        CHECK((b[2 * lanes + i].fd = accept(fd, NULL, NULL)) >= 0, "accept: %m");
     close(fd);
-    uint64_t begin = hoccl_now(), bytes = all_bare(b, false, m);
-    double rate = (double)bytes / (double)(hoccl_now() - begin);
+    double rate = bare_rate(b, both, true, m);
     put(up, &rate, sizeof rate);
 }
 
 static double send_bare(int from, char *m)
 {
-    struct bare b[HOCCL_LANES_MAX];
+    struct bare b[3 * HOCCL_LANES_MAX];
     struct sockaddr_in a;
     double rate;
     get(from, &a, sizeof a);
     for (int i = 0; i < lanes; i++) {
-        b[i].fd = socket(AF_INET, SOCK_STREAM, 0);
-        CHECK(b[i].fd >= 0 && !connect(b[i].fd, (struct sockaddr *)&a, sizeof a), "connect: %m");
+        int fd = b[2 * lanes + i].fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&a, sizeof a), "connect: %m");
     }
-    all_bare(b, true, m);
+    double own = bare_rate(b, true, both, m);
     get(from, &rate, sizeof rate);
-    return rate;
+    return both ? (own + rate) / 2 : rate;
 }
 
 /* ---- a connection ------------------------------------------------------------------------------------------------ */
@@ -155,21 +166,41 @@ static void rest(struct end *end)
         hoccl_doorbell_sleep(&end->bell, 10 * HOCCL_MS);
 }
 
+static void close_side(struct side *s)
+{
+    line_close(&s->line);
+    transport->region_remove(s->end.endpoint, &s->region);
+    end_close(&s->end);
+}
+
+/* Sends for the time given, if it is to, and receives until the other end has closed; the rate of what came. */
+static double run_side(struct side *s, bool sends)
+{
+    struct hoccl_write w = {.from = &s->region, .to = s->key, .bytes = chunk};
+    uint64_t begin = hoccl_now(), until = begin + (uint64_t)(seconds * 1e9), now;
+    double rate = 0;
+    while ((now = hoccl_now()) < until || (!sends && !s->line.closed)) {
+        while (sends && transport->write(s->line.connection, &w))
+            w.offset = w.to_offset = ++w.word % WINDOW * chunk;
+        end_poll(&s->end);
+        CHECK(!s->line.broken, "%s", s->line.text);
+        rate = (double)s->line.arrived_bytes / (double)(hoccl_now() - begin);
+        rest(&s->end);
+    }
+    if (sends)
+        UNTIL(&s->end, NULL, transport->idle(s->line.connection));
+    return rate;
+}
+
 static void receive_side(int in, int out, char *m)
 {
     struct side s;
     open_side(&s, in, out, false, m);
-    uint64_t begin = hoccl_now();
-    while (!s.line.closed) {
-        end_poll(&s.end);
-        CHECK(!s.line.broken, "%s", s.line.text);
-        rest(&s.end);
-    }
-    double rate = (double)s.line.arrived_bytes / (double)(hoccl_now() - begin);
+    double rate = run_side(&s, both);
     put(out, &rate, sizeof rate);
-    line_close(&s.line);
-    transport->region_remove(s.end.endpoint, &s.region);
-    end_close(&s.end);
+    if (both)
+        UNTIL(&s.end, NULL, s.line.closed);
+    close_side(&s);
 }
 
 static double send_side(int in, int out, char *m)
@@ -177,20 +208,13 @@ static double send_side(int in, int out, char *m)
     struct side s;
     double rate;
     open_side(&s, in, out, true, m);
-    struct hoccl_write w = {.from = &s.region, .to = s.key, .bytes = chunk};
-    uint64_t until = hoccl_now() + (uint64_t)(seconds * 1e9);
-    while (hoccl_now() < until) {
-        while (transport->write(s.line.connection, &w))
-            w.offset = w.to_offset = ++w.word % WINDOW * chunk;
-        end_poll(&s.end);
-        rest(&s.end);
-    }
-    UNTIL(&s.end, NULL, transport->idle(s.line.connection));
-    line_close(&s.line);
-    transport->region_remove(s.end.endpoint, &s.region);
+    double own = run_side(&s, true);
+    if (!both)
+        close_side(&s);
     get(in, &rate, sizeof rate);
-    end_close(&s.end);
-    return rate;
+    if (both)
+        close_side(&s);
+    return both ? (own + rate) / 2 : rate;
 }
 
 static double better(double a, double b)
@@ -209,6 +233,7 @@ int main(int argc, char **argv)
         chunk = strtoul(argv[2], NULL, 10) << 10;
     if (argc > 3)
         seconds = atof(argv[3]);
+    both = argc > 4 && !strcmp(argv[4], "both");
     CHECK(lanes > 0 && lanes <= HOCCL_LANES_MAX && chunk && seconds > 0, "arguments");
     snprintf(text, sizeof text, "%d", lanes);
     setenv("HOCCL_LANES", text, 1);
@@ -231,8 +256,8 @@ int main(int argc, char **argv)
     }
     if (!child)
         return 0;
-    printf("%d sockets, chunks of %zu KiB: bare %.2f GB/s, a connection %.2f GB/s, %.2f of it\n", lanes, chunk >> 10, bare, ours,
-           ours / bare);
+    printf("%d sockets, chunks of %zu KiB%s: bare %.2f GB/s, a connection %.2f GB/s, %.2f of it\n", lanes, chunk >> 10,
+           both ? ", both ways" : "", bare, ours, ours / bare);
     int status;
     CHECK(waitpid(child, &status, 0) == child && !status, "the receiver failed");
     return 0;

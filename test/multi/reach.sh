@@ -14,6 +14,7 @@ HOCCL_EMU_DEVICES=2 HOCCL_DEBUG=info pass 120 2 "$paths" --sm
 ! grep "$third" "$work/output" || complain "two GPUs, and staging on a third"
 HOCCL_EMU_DEVICES=2 HOCCL_DEBUG=info pass 120 4 "$paths" --sm
 grep -q "$third" "$work/output" || complain "two ranks on a GPU do not use the other one"
+HOCCL_EMU_DEVICES=2 pass 60 4 "$examples/alltoall_perf" -b 160000004 -e 160000004 -n 1 -w 1 -c 1 # chunks of several slots
 # (The first descriptor of each is of the trial at start-up.)
 for fault in cuMemImportFromShareableHandle#2 cuMemImportFromShareableHandle#1+ cuMemExportToShareableHandle#2 \
     cuMemExportToShareableHandle#1+; do

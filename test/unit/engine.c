@@ -405,12 +405,12 @@ static void test_slots(void **state)
 {
     static char area[HOCCL_STAGE_AREA];
     struct hoccl_stage s;
-    uint16_t slot[HOCCL_STAGE_SLOTS + 1], again[4];
+    uint16_t slot[HOCCL_STAGE_SLOTS + 4], again[4];
     bool seen[HOCCL_STAGE_SLOTS] = {false};
     (void)state;
     hoccl_stage_init_host(&s, area, -1);
     unsigned n = 0, got;
-    while ((got = hoccl_stage_take(&s, 3, slot + n)))
+    while ((got = hoccl_stage_take(&s, 3, 1, slot + n)))
         n += got;
     assert_int_equal(n, HOCCL_STAGE_SLOTS);
     for (unsigned i = 0; i < n; i++) {
@@ -420,11 +420,20 @@ static void test_slots(void **state)
         assert_true(at >= (CUdeviceptr)(uintptr_t)area && at + HOCCL_STAGE_BYTES <= (CUdeviceptr)(uintptr_t)area + sizeof area);
         assert_int_equal((at - (CUdeviceptr)(uintptr_t)area) % HOCCL_STAGE_BYTES, 0);
     }
-    assert_int_equal(hoccl_stage_take(&s, 1, again), 0);
-    hoccl_stage_give(&s, 2, slot + 5);
-    assert_int_equal(hoccl_stage_take(&s, 4, again), 2); /* as many as there are */
+    assert_int_equal(hoccl_stage_take(&s, 1, 1, again), 0);
+    hoccl_stage_give(&s, 2, 1, slot + 5);
+    assert_int_equal(hoccl_stage_take(&s, 4, 1, again), 2); /* as many as there are */
     assert_true((again[0] == slot[5] && again[1] == slot[6]) || (again[0] == slot[6] && again[1] == slot[5]));
-    hoccl_stage_give(&s, n, slot);
+    hoccl_stage_give(&s, n, 1, slot);
+    assert_int_equal(hoccl_stage_take(&s, 1, 1, again), 1);
+    assert_int_equal(hoccl_stage_take(&s, 4, 4, slot), 3); /* runs beside the slot that is taken */
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(slot[i] % 4 == 0 && slot[i] / 4 != again[0] / 4u);
+    assert_int_equal(hoccl_stage_take(&s, 1, 4, slot + 3), 0);
+    assert_int_equal(hoccl_stage_take(&s, 4, 1, slot + 4), 3);
+    hoccl_stage_give(&s, 3, 1, slot + 4);
+    hoccl_stage_give(&s, 3, 4, slot);
+    hoccl_stage_give(&s, 1, 1, again);
     assert_int_equal(s.free, (1u << HOCCL_STAGE_SLOTS) - 1);
     assert_int_equal(hoccl_stage_slot_bytes(HOCCL_STAGE_HOST), HOCCL_STAGE_BYTES);
 }
