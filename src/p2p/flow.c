@@ -109,7 +109,7 @@ uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
         uint64_t n = (uint64_t)flow->landed * hoccl_staged_chunk(flow);
         return n < flow->header.bytes ? n : flow->header.bytes;
     }
-    return flow->transfer[0].landed;
+    return flow->path == HOCCL_PATH_SELF ? flow->self.landed : flow->transfer[0].landed;
 }
 
 /* The peer posts no more, and what it has posted ends before this flow. */
@@ -193,7 +193,8 @@ void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
 
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
 {
-    static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent over the network"};
+    static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent over the network",
+                                        "copied"};
     uint32_t bit = 1u << flow->path;
     if (flow->peer->paths_said & bit)
         return;
@@ -246,6 +247,11 @@ static HOCCL_Result choose_path(struct hoccl_gpu *gpu, struct hoccl_flow *f, boo
     if (!f->header.bytes) {
         hoccl_flow_answer(f, HOCCL_ANSWER_DONE);
         return HOCCL_SUCCESS;
+    }
+    if (f->peer->same_object && !f->memory.host && s->grant.kind != HOCCL_MEMORY_HOST) {
+        f->path = HOCCL_PATH_SELF;
+        hoccl_flow_say_path(f, barred ? "within this GPU, by way of host memory (HOCCL_GATE)" : "within this GPU, by way of another one and of host memory");
+        return hoccl_self_open(gpu, f, moved);
     }
     if (apart && s->grant.kind != HOCCL_MEMORY_CLOSED) {
         f->path = HOCCL_PATH_PUSH;
@@ -306,6 +312,8 @@ static HOCCL_Result send_step(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool 
         return send_waiting(gpu, f, moved);
     if (f->path == HOCCL_PATH_PULL)
         return send_pulled(f, moved);
+    if (f->path == HOCCL_PATH_SELF)
+        return hoccl_self_step(gpu, f, moved);
     if (f->path == HOCCL_PATH_PUSH && f->state == HOCCL_FLOW_OFFERED)
         return hoccl_direct_await(gpu, f, moved);
     return f->path == HOCCL_PATH_PUSH ? hoccl_direct_step(gpu, f, moved) : hoccl_staged_send_step(gpu, f, moved);
@@ -433,6 +441,10 @@ void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
         hoccl_wired_cancel(flow);
     if (flow->state != HOCCL_FLOW_MOVING)
         return;
+    if (flow->path == HOCCL_PATH_SELF) {
+        hoccl_self_cancel(gpu, flow);
+        return;
+    }
     for (int i = 0; i < HOCCL_FLOW_STAGES; i++)
         if (flow->transfer[i].link.next)
             hoccl_engine_cancel(engine_of(gpu, flow), &flow->transfer[i]);
@@ -458,6 +470,8 @@ static bool own_end_quiet(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     if (f->mapping)
         hoccl_mapping_put(&gpu->mappings, f->mapping);
     f->mapping = NULL;
+    if (f->path == HOCCL_PATH_SELF)
+        hoccl_self_give_back(f);
     return true;
 }
 

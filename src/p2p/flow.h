@@ -40,6 +40,7 @@ struct hoccl_peer {
 
 /*   send:     WAITING ──grant of a range not known──▶ OFFERED ──descriptors sent──▶ OPENING, as next  (PUSH)
  *             WAITING ──grant──▶ OPENING ──mapping open──▶ MOVING ──all landed──▶ DONE           (PUSH)
+ *             WAITING ──grant──▶ OPENING ──stages ready──▶ MOVING ──all landed──▶ DONE           (SELF)
  *                       └──────▶ OFFERED ──receipt──▶ DONE                                       (PULL)
  *                                   └──slots given──▶ MOVING ──all drained──▶ DONE               (STAGED)
  *   receive:  WAITING ──slot of the ring free──▶ OFFERED ──answer──▶ DONE                        (PUSH)
@@ -57,7 +58,7 @@ enum hoccl_flow_state {
     HOCCL_FLOW_FAILED,
 };
 
-enum hoccl_path { HOCCL_PATH_NONE, HOCCL_PATH_PUSH, HOCCL_PATH_PULL, HOCCL_PATH_STAGED, HOCCL_PATH_WIRE };
+enum hoccl_path { HOCCL_PATH_NONE, HOCCL_PATH_PUSH, HOCCL_PATH_PULL, HOCCL_PATH_STAGED, HOCCL_PATH_WIRE, HOCCL_PATH_SELF };
 
 /* WIRE: a flow's part in far.h and wire.h. Its chunks are counted here, their transfers stand in the slots. */
 struct hoccl_flow_wire {
@@ -76,6 +77,23 @@ struct hoccl_flow_wire {
     uint64_t granted_at;      /* when slots were last granted, ns */
     struct hoccl_flow_header theirs; /* with MISMATCH: the peer's */
     uint32_t slot[HOCCL_GRANT_MOST]; /* send: granted slots by chunk */
+};
+
+/* SELF (self.c): where chunks are on their way. */
+enum hoccl_place_state { HOCCL_PLACE_IDLE, HOCCL_PLACE_FILLING, HOCCL_PLACE_DRAINING };
+
+struct hoccl_place {
+    enum hoccl_place_state state;
+    uint16_t span;      /* slots it has; 0: none */
+    uint64_t at, bytes; /* of the chunk in the flow */
+};
+
+struct hoccl_flow_self {
+    CUdeviceptr to;
+    struct hoccl_stage *stage[2]; /* on another GPU, in host memory; NULL: that route is not taken */
+    uint64_t front, back;         /* between them are the bytes that no place has yet */
+    uint64_t landed;              /* bytes that have arrived */
+    struct hoccl_place place[HOCCL_FLOW_STAGES];
 };
 
 struct hoccl_flow {
@@ -106,6 +124,7 @@ struct hoccl_flow {
     uint16_t slot[HOCCL_FLOW_STAGES];
     struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
     struct hoccl_flow_wire wire; /* WIRE */
+    struct hoccl_flow_self self; /* SELF: place[i] uses slot[i] and transfer[i] */
 };
 
 /* Go as far as possible without waiting. *moved tells whether anything happened. An error is the flow's failure, with
@@ -171,6 +190,14 @@ HOCCL_Result hoccl_direct_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, b
 HOCCL_Result hoccl_staged_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_staged_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+/* self.c: SELF; the sender's part, which is all of it. */
+HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+void hoccl_self_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+void hoccl_self_give_back(struct hoccl_flow *flow);
+/* The staging area must be usable here before the first copy: its state then, READY or FAILED in the end. FAILED: why. */
+uint32_t hoccl_staged_prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *view);
+HOCCL_Result hoccl_staged_not_had(const struct hoccl_flow *flow);
 /* Receiver: the slots are free again. Nothing if it has none. */
 void hoccl_staged_give_back(struct hoccl_flow *flow);
 size_t hoccl_staged_chunk(const struct hoccl_flow *flow); /* bytes of each but the last */

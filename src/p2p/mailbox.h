@@ -14,7 +14,9 @@
  *   PULL    only the sender's can be opened
  *                                             ◀──────────── offer ← its memory, tag ← n
  *   opens it, pulls the bytes; receipt.tag ← n ──────────▶
- *   STAGED  neither can, or both are on one GPU, or a buffer is host memory; or a PULL's receiver cannot open it after all
+ *   SELF    both are on one GPU, and both ends in one process
+ *                                                           copies them, by way of its own slots (self.c)
+ *   STAGED  neither can be opened, or both are on one GPU, or a buffer is host memory; or a PULL's receiver cannot open it after all
  *                                             ◀──────────── offer ← (nothing to open), tag ← n
  *   receipt ← slots of the staging area, staged ← n ─────▶ copies chunk i into slot i mod k
  *                                             ◀──────────── offer.filled ← i + 1 (or REFUSED: slots in host memory, please)

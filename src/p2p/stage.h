@@ -4,8 +4,8 @@
  *
  *   HOST  slots in the receiver's board: the sender's engine copies D2H, the receiver's H2D; any two ranks of a node
  *   GPU   slots on a GPU that is neither end's, but that the receiver's process sees: the sender pushes there, the
- *         receiver pulls. Ranks that share a GPU object use the memory as it is (self copies); another rank is sent its
- *         descriptor at first use, and names in its offers what it still has mapped
+ *         receiver pulls. The sender is sent its descriptor at first use, and names in its offers what it still has
+ *         mapped. Copies between ranks that share a GPU object (self.c) use the memory as it is
  *
  * The receiver gives the slots, to flows only whose both ends are running, so every slot given drains and a fixed pool
  * serves any number of flows. */

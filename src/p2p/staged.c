@@ -37,23 +37,22 @@ size_t hoccl_staged_chunk(const struct hoccl_flow *flow)
     return hoccl_stage_slot_bytes(flow->where) * flow->span;
 }
 
-/* The staging area must be usable here before the first copy: its state then, READY or FAILED in the end. */
-static uint32_t prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *v)
+uint32_t hoccl_staged_prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *view)
 {
-    uint32_t state = hoccl_observe(&v->state);
+    uint32_t state = hoccl_observe(&view->state);
     if (state == HOCCL_STAGE_NEW) {
-        hoccl_publish(&v->state, HOCCL_STAGE_PREPARING);
-        if (!hoccl_submitter_give(&gpu->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_PREPARE, .view = v}))
-            hoccl_publish(&v->state, HOCCL_STAGE_NEW);
+        hoccl_publish(&view->state, HOCCL_STAGE_PREPARING);
+        if (!hoccl_submitter_give(&gpu->submitter, &(struct hoccl_job){.kind = HOCCL_JOB_PREPARE, .view = view}))
+            hoccl_publish(&view->state, HOCCL_STAGE_NEW);
     }
     return state;
 }
 
-static HOCCL_Result not_had(const struct hoccl_flow *f)
+HOCCL_Result hoccl_staged_not_had(const struct hoccl_flow *flow)
 {
-    const struct hoccl_stage_view *v = f->view;
+    const struct hoccl_stage_view *v = flow->view;
     char name[160];
-    return hoccl_fail(HOCCL_ERR_MEMORY, "%s: %zu bytes for staging (%s): %s", hoccl_flow_name(f, name, sizeof name), v->bytes,
+    return hoccl_fail(HOCCL_ERR_MEMORY, "%s: %zu bytes for staging (%s): %s", hoccl_flow_name(flow, name, sizeof name), v->bytes,
                       v->kind == HOCCL_STAGE_HOST ? "shared host memory" : "on another GPU", hoccl_driver_error(v->result));
 }
 
@@ -144,21 +143,12 @@ static HOCCL_Result open_third(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUde
     return HOCCL_SUCCESS;
 }
 
-/* Both ends have the same GPU object: its staging of that key. */
-static struct hoccl_stage_view *shared_view(struct hoccl_gpu *gpu, uint64_t key)
-{
-    for (int i = 1; i < HOCCL_GPU_STAGES; i++)
-        if (hoccl_observe(&gpu->stage[i].view.state) == HOCCL_STAGE_READY && gpu->stage[i].view.key == key)
-            return &gpu->stage[i].view;
-    return &gpu->stage[0].view;
-}
-
 /* The receiver has given slots: see that they are usable here, then take note. */
 static HOCCL_Result take_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
     struct hoccl_slot *s = hoccl_flow_slot(f);
     enum hoccl_stage_kind where = (enum hoccl_stage_kind)hoccl_observe(&s->receipt.where);
-    bool third = where == HOCCL_STAGE_GPU && !f->peer->same_object;
+    bool third = where == HOCCL_STAGE_GPU;
     CUdeviceptr base = 0;
     HOCCL_Result r = HOCCL_SUCCESS;
     if (third && f->refused)
@@ -166,10 +156,10 @@ static HOCCL_Result take_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool
     if (third) {
         r = open_third(gpu, f, &base);
     } else {
-        f->view = where == HOCCL_STAGE_GPU ? shared_view(gpu, s->receipt.key) : &f->peer->view;
-        uint32_t state = prepare(gpu, f->view);
+        f->view = &f->peer->view;
+        uint32_t state = hoccl_staged_prepare(gpu, f->view);
         if (state == HOCCL_STAGE_FAILED)
-            return not_had(f);
+            return hoccl_staged_not_had(f);
         base = state == HOCCL_STAGE_READY ? hoccl_stage_base(f->view) : 0;
     }
     if (r || !base)
@@ -221,7 +211,7 @@ static struct hoccl_stage *choose(struct hoccl_gpu *gpu, const struct hoccl_flow
     bool by_gpu = device && !p->no_third && !p->closed && !hoccl_gate_bars_push(&gpu->gate);
     for (int i = 0; i < HOCCL_GPU_STAGES && by_gpu; i++) {
         const struct hoccl_stage_view *v = &gpu->stage[i].view;
-        if (v->other >= 0 && hoccl_observe(&v->state) != HOCCL_STAGE_FAILED && (p->same_object || memcmp(&v->uuid, &p->uuid, sizeof v->uuid)))
+        if (v->other >= 0 && hoccl_observe(&v->state) != HOCCL_STAGE_FAILED && memcmp(&v->uuid, &p->uuid, sizeof v->uuid))
             return &gpu->stage[i];
     }
     return p->stage;
@@ -232,7 +222,7 @@ static bool told(struct hoccl_gpu *gpu, struct hoccl_flow *f)
 {
     const struct hoccl_stage_view *v = f->view;
     struct hoccl_dispatch *d = &f->dispatch;
-    if (v->kind == HOCCL_STAGE_HOST || f->peer->same_object || hoccl_flow_slot(f)->offer.buffer == v->key)
+    if (v->kind == HOCCL_STAGE_HOST || hoccl_flow_slot(f)->offer.buffer == v->key)
         return true;
     switch ((enum hoccl_dispatch_state)hoccl_observe(&d->state)) {
     case HOCCL_DISPATCH_NONE:
@@ -266,20 +256,15 @@ static void publish_slots(struct hoccl_flow *f)
     hoccl_publish(&r->staged, f->number);
 }
 
-/* Chunks of several slots, for one slot's bytes are few for engines that reach full speed only beyond 16 MiB. A rank's own
- * bytes are pushed and pulled by the same engine (measured: test/gpu/engines), so cutting them finer gains nothing, and two
- * chunks keep it busy. Two engines, of two GPUs, want four chunks. Runs that are not free now may be soon; a single
- * slot will do. */
+/* Chunks of several slots, for one slot's bytes are few for engines that reach full speed only beyond 16 MiB; four of them
+ * keep both engines busy. Runs that are not free now may be soon; a single slot will do. */
 static unsigned take(struct hoccl_flow *f, struct hoccl_stage *stage)
 {
     size_t slot = hoccl_stage_slot_bytes(stage->view.kind);
-    unsigned chunks = f->peer->same_object ? 2 : 4, most = HOCCL_GPU_STAGE_SLOTS / chunks, n = 0;
-    f->span = 1;
-    while (stage->view.kind == HOCCL_STAGE_GPU && f->span < most && f->header.bytes >= 2 * chunks * f->span * slot)
-        f->span *= 2;
-    for (;; f->span /= 2) {
+    bool large = stage->view.kind == HOCCL_STAGE_GPU && f->header.bytes >= 2 * HOCCL_GPU_STAGE_SLOTS * slot;
+    for (f->span = large ? HOCCL_GPU_STAGE_SLOTS / 4 : 1;; f->span /= 2) {
         uint64_t need = (f->header.bytes + f->span * slot - 1) / (f->span * slot);
-        n = hoccl_stage_take(stage, need < HOCCL_FLOW_STAGES ? (unsigned)need : HOCCL_FLOW_STAGES, f->span, f->slot);
+        unsigned n = hoccl_stage_take(stage, need < HOCCL_FLOW_STAGES ? (unsigned)need : HOCCL_FLOW_STAGES, f->span, f->slot);
         if (n || f->span == 1)
             return n;
     }
@@ -291,9 +276,9 @@ HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow 
     flow->path = HOCCL_PATH_STAGED;
     flow->state = HOCCL_FLOW_OPENING;
     flow->view = &stage->view;
-    uint32_t state = prepare(gpu, flow->view);
+    uint32_t state = hoccl_staged_prepare(gpu, flow->view);
     if (state == HOCCL_STAGE_FAILED && stage->view.kind == HOCCL_STAGE_HOST)
-        return not_had(flow);
+        return hoccl_staged_not_had(flow);
     if (state == HOCCL_STAGE_READY && told(gpu, flow))
         flow->slots = take(flow, stage);
     if (!flow->slots)

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's message to itself leaves its GPU and comes back by two routes at once, another GPU and host memory: every byte
+ * arrives, none of them by SMs, and what each engine has moved adds up. A small one, and one where gates could stop copies
+ * from host memory, goes by the other GPU alone; where gates stop pushes, by host memory alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "emu/hooks.h"
+#include "hoccl_cuda.h"
+#include "ranks.h"
+
+#define LARGE (((size_t)40 << 20) + 3)
+#define SMALL (((size_t)1 << 20) + 1)
+
+static enum { BOTH, GPU_ONLY, HOST_ONLY } routes;
+
+struct work {
+    CUdeviceptr from, to;
+    CUstream stream;
+    unsigned char *host;
+};
+
+struct moved {
+    uint64_t push, pull, d2h, h2d, sm;
+};
+
+static bool count(struct rank *r, struct moved *m)
+{
+    CUresult (*engine)(CUdevice, enum hoccl_emu_engine, uint64_t *, uint64_t *);
+    CUresult (*sm)(uint64_t *);
+    uint64_t ops;
+    *(void **)&engine = dlsym(hoccl_cuda_driver(), "hocclEmuEngineCount");
+    *(void **)&sm = dlsym(hoccl_cuda_driver(), "hocclEmuSmWork");
+    return RANK_CUDA(r, engine(0, HOCCL_EMU_PUSH, &ops, &m->push)) && RANK_CUDA(r, engine(0, HOCCL_EMU_PULL, &ops, &m->pull)) &&
+           RANK_CUDA(r, engine(0, HOCCL_EMU_D2H, &ops, &m->d2h)) && RANK_CUDA(r, engine(0, HOCCL_EMU_H2D, &ops, &m->h2d)) &&
+           RANK_CUDA(r, sm(&m->sm));
+}
+
+static unsigned char pattern(size_t i)
+{
+    return (unsigned char)((i * 2654435761u) >> 13);
+}
+
+static bool work_open(struct rank *r, struct work *w)
+{
+    w->host = malloc(LARGE);
+    if (!RANK_TRUE(r, w->host) || !RANK_CUDA(r, cuMemAlloc(&w->from, LARGE)) || !RANK_CUDA(r, cuMemAlloc(&w->to, LARGE)) ||
+        !RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING)))
+        return false;
+    for (size_t i = 0; i < LARGE; i++)
+        w->host[i] = pattern(i);
+    return RANK_CUDA(r, cuMemcpyHtoD(w->from, w->host, LARGE)) && RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, LARGE)) &&
+           RANK_CUDA(r, cuCtxSynchronize());
+}
+
+static bool send_to_self(struct rank *r, struct work *w, size_t bytes)
+{
+    HOCCL_Result error;
+    return RANK_OK(r, HOCCL_GroupStart()) &&
+           RANK_OK(r, HOCCL_Send((const void *)w->from, bytes, HOCCL_BYTE, 0, r->comm, w->stream)) &&
+           RANK_OK(r, HOCCL_Recv((void *)w->to, bytes, HOCCL_BYTE, 0, r->comm, w->stream)) && RANK_OK(r, HOCCL_GroupEnd()) &&
+           RANK_CUDA(r, cuStreamSynchronize(w->stream)) && RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)) &&
+           RANK_OK(r, error);
+}
+
+static bool right(struct rank *r, struct work *w, size_t bytes)
+{
+    size_t wrong = 0;
+    if (!RANK_CUDA(r, cuMemcpyDtoH(w->host, w->to, LARGE)))
+        return false;
+    for (size_t i = 0; i < LARGE; i++)
+        wrong += w->host[i] != (i < bytes ? pattern(i) : 0x5a);
+    return RANK_TRUE(r, wrong == 0) && RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, LARGE)) && RANK_CUDA(r, cuCtxSynchronize());
+}
+
+/* The engines also carry gates and trials, a few bytes at a time. */
+static bool about(uint64_t moved, uint64_t wanted)
+{
+    return moved >= wanted && moved < wanted + 65536;
+}
+
+static void one(struct rank *r, struct work *w, size_t bytes, bool two)
+{
+    struct moved a, b;
+    if (!count(r, &a) || !send_to_self(r, w, bytes) || !count(r, &b) || !right(r, w, bytes))
+        return;
+    uint64_t push = b.push - a.push, d2h = b.d2h - a.d2h;
+    RANK_TRUE(r, b.sm == a.sm);
+    RANK_TRUE(r, about(push + d2h, bytes) && about(b.pull - a.pull + b.h2d - a.h2d, bytes));
+    RANK_TRUE(r, !two || (push > bytes / 8 && d2h > (1 << 20)));
+    RANK_TRUE(r, routes != GPU_ONLY || d2h < 65536);
+    RANK_TRUE(r, routes != HOST_ONLY || push < 65536);
+}
+
+static void exchange(struct rank *r)
+{
+    struct work w = {0};
+    if (work_open(r, &w) && send_to_self(r, &w, 1)) { /* what happens once has happened */
+        one(r, &w, SMALL, false);
+        for (int i = 0; i < 3; i++)
+            one(r, &w, LARGE, routes == BOTH);
+    }
+    free(w.host);
+    cuStreamDestroy(w.stream);
+    cuMemFree(w.from);
+    cuMemFree(w.to);
+}
+
+static void test_exchange(void **state)
+{
+    (void)state;
+    ranks_run(1, exchange, NULL);
+}
+
+/* Settings are read once in a process. */
+static int child(int mode, const char *gate, const char *connections)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exchange)};
+    int status;
+    pid_t pid = fork();
+    if (!pid) {
+        routes = mode;
+        setenv("HOCCL_GATE", gate, 1);
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
+        exit(cmocka_run_group_tests_name(gate, tests, NULL, NULL));
+    }
+    return pid < 0 || waitpid(pid, &status, 0) != pid || status ? 1 : 0;
+}
+
+int main(void)
+{
+    setenv("HOCCL_DEVICE", "emu", 1);
+    ranks_environment(2);
+    int failed = child(BOTH, "auto", "32");
+    failed |= child(GPU_ONLY, "h2d", "1");
+    failed |= child(HOST_ONLY, "push", "1");
+    return failed;
+}
