@@ -80,10 +80,10 @@ struct hoccl_flow_wire {
 };
 
 /* SELF (self.c): where chunks are on their way. */
-enum hoccl_place_state { HOCCL_PLACE_IDLE, HOCCL_PLACE_FILLING, HOCCL_PLACE_DRAINING };
+enum hoccl_self_state { HOCCL_SELF_IDLE, HOCCL_SELF_FILLING, HOCCL_SELF_DRAINING };
 
-struct hoccl_place {
-    enum hoccl_place_state state;
+struct hoccl_self_place {
+    enum hoccl_self_state state;
     uint16_t span;      /* slots it has; 0: none */
     uint64_t at, bytes; /* of the chunk in the flow */
 };
@@ -93,7 +93,7 @@ struct hoccl_flow_self {
     struct hoccl_stage *stage[2]; /* on another GPU, in host memory; NULL: that route is not taken */
     uint64_t front, back;         /* between them are the bytes that no place has yet */
     uint64_t landed;              /* bytes that have arrived */
-    struct hoccl_place place[HOCCL_FLOW_STAGES];
+    struct hoccl_self_place place[HOCCL_FLOW_STAGES];
 };
 
 struct hoccl_flow {

@@ -67,7 +67,7 @@ static uint64_t gpu_chunk(const struct hoccl_flow *f)
 
 static bool take_place(struct hoccl_flow *f, int i)
 {
-    struct hoccl_place *p = &f->self.place[i];
+    struct hoccl_self_place *p = &f->self.place[i];
     struct hoccl_stage *stage = f->self.stage[i >= BY_GPU];
     unsigned span = 1;
     if (!stage || p->span)
@@ -81,25 +81,25 @@ static bool take_place(struct hoccl_flow *f, int i)
 
 static void give_place(struct hoccl_flow *f, int i)
 {
-    struct hoccl_place *p = &f->self.place[i];
+    struct hoccl_self_place *p = &f->self.place[i];
     if (p->span)
         hoccl_stage_give(f->self.stage[i >= BY_GPU], 1, p->span, &f->slot[i]);
     p->span = 0;
 }
 
-static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_place *p, int i)
+static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_self_place *p, int i)
 {
-    bool fills = p->state == HOCCL_PLACE_FILLING;
+    bool fills = p->state == HOCCL_SELF_FILLING;
     return &gpu->engine[i < BY_GPU ? fills ? HOCCL_PUSH : HOCCL_PULL : fills ? HOCCL_D2H : HOCCL_H2D];
 }
 
-static void copy(struct hoccl_gpu *gpu, struct hoccl_flow *f, int i, enum hoccl_place_state state)
+static void copy(struct hoccl_gpu *gpu, struct hoccl_flow *f, int i, enum hoccl_self_state state)
 {
-    struct hoccl_place *p = &f->self.place[i];
+    struct hoccl_self_place *p = &f->self.place[i];
     const struct hoccl_stage_view *v = &f->self.stage[i >= BY_GPU]->view;
     CUdeviceptr at = hoccl_stage_base(v) + f->slot[i] * hoccl_stage_slot_bytes(v->kind);
     CUdeviceptr from = (CUdeviceptr)(uintptr_t)f->address + p->at, to = f->self.to + p->at;
-    bool fills = state == HOCCL_PLACE_FILLING;
+    bool fills = state == HOCCL_SELF_FILLING;
     p->state = state;
     f->transfer[i] = (struct hoccl_transfer){.to = fills ? at : to, .from = fills ? from : at, .bytes = p->bytes, .order = f->order};
     f->transfer[i].party = f->header.kind == HOCCL_FLOW_SEND_RECV ? (const void *)f : f->op;
@@ -111,7 +111,7 @@ static void copy(struct hoccl_gpu *gpu, struct hoccl_flow *f, int i, enum hoccl_
 static void take_bytes(struct hoccl_flow *f, int i)
 {
     struct hoccl_flow_self *s = &f->self;
-    struct hoccl_place *p = &s->place[i];
+    struct hoccl_self_place *p = &s->place[i];
     uint64_t left = s->back - s->front, room = p->span * hoccl_stage_slot_bytes(s->stage[i >= BY_GPU]->view.kind);
     if (i < BY_GPU) {
         uint64_t n = gpu_chunk(f);
@@ -131,27 +131,27 @@ static void take_bytes(struct hoccl_flow *f, int i)
 static HOCCL_Result step_place(struct hoccl_gpu *gpu, struct hoccl_flow *f, int i, bool *moved)
 {
     struct hoccl_flow_self *s = &f->self;
-    struct hoccl_place *p = &s->place[i];
+    struct hoccl_self_place *p = &s->place[i];
     char name[160];
-    if (p->state != HOCCL_PLACE_IDLE) {
+    if (p->state != HOCCL_SELF_IDLE) {
         if (!hoccl_transfer_complete(&f->transfer[i]))
             return HOCCL_SUCCESS;
         *moved = true;
         if (f->transfer[i].result)
             return hoccl_fail(HOCCL_ERR_DEVICE, "%s: copying by way of %s: %s", hoccl_flow_name(f, name, sizeof name),
                               i < BY_GPU ? "another GPU" : "host memory", hoccl_driver_error(f->transfer[i].result));
-        if (p->state == HOCCL_PLACE_FILLING) {
-            copy(gpu, f, i, HOCCL_PLACE_DRAINING);
+        if (p->state == HOCCL_SELF_FILLING) {
+            copy(gpu, f, i, HOCCL_SELF_DRAINING);
             return HOCCL_SUCCESS;
         }
-        p->state = HOCCL_PLACE_IDLE;
+        p->state = HOCCL_SELF_IDLE;
         s->landed += p->bytes;
     }
     if (s->front == s->back) {
         give_place(f, i);
     } else if (take_place(f, i)) {
         take_bytes(f, i);
-        copy(gpu, f, i, HOCCL_PLACE_FILLING);
+        copy(gpu, f, i, HOCCL_SELF_FILLING);
         *moved = true;
     }
     return HOCCL_SUCCESS;
