@@ -14,12 +14,19 @@
 #define THREADS 3 /* application, progress, submitter */
 
 static bool crowded;
+static int spare;
 
 void hoccl_patience_init(int local_ranks)
 {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
     hoccl_poke(&crowded, cores < THREADS * local_ranks);
+    hoccl_poke(&spare, cores / local_ranks - THREADS);
+}
+
+bool hoccl_patience_spares(int number)
+{
+    return number < hoccl_peek(&spare);
 }
 
 bool hoccl_patience(const uint64_t *since)

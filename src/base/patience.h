@@ -13,4 +13,7 @@ void hoccl_patience_init(int local_ranks);
  * (it has then paused for an instant); false when the caller had better sleep. */
 bool hoccl_patience(const uint64_t *since);
 
+/* Besides the proxy's two: is there a core for the polling of this rank's further thread `number`, from 0 on? */
+bool hoccl_patience_spares(int number);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One turn of the thread: take what was kicked, wait for sockets unless a lane has something to do, step each of those
- * lanes once, ring the bell if there is news.
+ * lanes once, ring the bell if there is news. Where it has a core for itself it polls for a while before it sleeps: a chunk
+ * passes two such threads, and to wake one costs more than to send it.
  *
  * Sleeping and waking go as in base/doorbell.h, with an eventfd in place of the futex: the thread sets `asleep`, looks at
  * its lists once more and waits; who adds to the lists clears `asleep` and, if it was set, writes to the eventfd. */
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/patience.h"
 #include "transport/tcp_door.h"
 #include "transport/tcp_lane.h"
 
@@ -120,6 +122,7 @@ static bool take_lists(struct tcp_loop *l)
     hoccl_list_move(&orders, &l->orders);
     pthread_mutex_unlock(&l->lock);
     while ((lane = next_kicked(l))) {
+        l->active_at = hoccl_now();
         meet(lane);
         make_runnable(lane);
     }
@@ -169,10 +172,15 @@ static int patience(struct tcp_loop *l)
     return wait < INT_MAX ? (int)wait : INT_MAX;
 }
 
+static bool polls(struct tcp_loop *l)
+{
+    return hoccl_patience_spares(l->number) && hoccl_patience(&l->active_at);
+}
+
 static void wait_for_events(struct tcp_loop *l)
 {
     struct epoll_event e[EVENTS];
-    bool idle = stalled(l) || hoccl_list_empty(&l->run);
+    bool idle = (stalled(l) || hoccl_list_empty(&l->run)) && !polls(l);
     int limit = 0;
     if (idle) {
         hoccl_exchange(&l->asleep, 1u);
@@ -182,6 +190,8 @@ static void wait_for_events(struct tcp_loop *l)
     int n = epoll_wait(l->epoll, e, EVENTS, limit);
     if (idle)
         hoccl_publish(&l->asleep, 0u);
+    if (n > 0)
+        l->active_at = hoccl_now();
     for (int i = 0; i < n; i++) {
         struct tcp_source *s = e[i].data.ptr;
         s->ready(s, e[i].events);
@@ -257,6 +267,7 @@ HOCCL_Result hoccl_tcp_loop_open(struct tcp_loop *loop, struct tcp_shared *share
 {
     memset(loop, 0, sizeof *loop);
     loop->shared = shared;
+    loop->number = number;
     hoccl_list_init(&loop->kicked);
     hoccl_list_init(&loop->orders);
     hoccl_list_init(&loop->lanes);

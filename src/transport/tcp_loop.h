@@ -54,6 +54,8 @@ struct tcp_loop {
     unsigned departing;            /* lanes that say goodbye */
     uint64_t beat_at;              /* next look at idle and at departing lanes */
     uint32_t told;                 /* news.tail when the bell was last thought of */
+    int number;                    /* among the endpoint's threads */
+    uint64_t active_at;            /* when there was last anything to do, ns */
 };
 
 HOCCL_Result hoccl_tcp_loop_open(struct tcp_loop *loop, struct tcp_shared *shared, int number);
