@@ -48,7 +48,6 @@ struct kind {
     enum how how;
     double delay;         /* µs before the release */
     size_t bytes;
-    unsigned start_flags, done_flags;
     int parts;            /* 1: write and wait in one call */
     int streams;          /* idle streams that have been used once */
 };
@@ -62,15 +61,11 @@ static void enqueue(const struct kind *k, uint32_t first)
         p[0].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
         p[0].writeValue.address = device_words;
         p[0].writeValue.value = first + (uint32_t)i;
-        p[0].writeValue.flags = k->start_flags;
         p[1].operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
         p[1].waitValue.address = end;
         p[1].waitValue.value = first + (uint32_t)i;
         p[1].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-        if (k->start_flags) {
-            check(cuStreamWriteValue32(user, device_words, first + (uint32_t)i, k->start_flags), "write without a barrier");
-            check(cuStreamWaitValue32(user, end, first + (uint32_t)i, CU_STREAM_WAIT_VALUE_GEQ), "wait");
-        } else if (k->parts == 1) {
+        if (k->parts == 1) {
             check(cuStreamBatchMemOp(user, 2, p, 0), "batch");
         } else {
             check(cuStreamBatchMemOp(user, 1, p, 0), "batch");
@@ -94,7 +89,7 @@ static void answer(const struct kind *k, uint32_t first)
         if (k->how != BARE) {
             CUdeviceptr flag = k->how == COPY ? device_words + 512 : k->how == ENGINE ? device_words + 256 : end_in_memory;
             check(cuMemcpyDtoDAsync(peer, own, k->bytes, engine), "copy");
-            check(cuStreamWriteValue32(engine, flag, n, k->done_flags), "flag");
+            check(cuStreamWriteValue32(engine, flag, n, 0), "flag");
             double given = now();
             submit += given - seen;
             if (k->how == COPY) {
@@ -151,27 +146,23 @@ static void open_peer(void)
 
 int main(int argc, char **argv)
 {
-    static const unsigned lazy = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
     const struct kind kinds[] = {
-        {"bare", BARE, 0, 0, 0, 0, 1, 0},
-        {"bare, no barrier", BARE, 0, 0, lazy, 0, 1, 0},
-        {"bare, two calls", BARE, 0, 0, 0, 0, 2, 0},
-        {"bare, released after 2", BARE, 2, 0, 0, 0, 1, 0},
-        {"bare, released after 5", BARE, 5, 0, 0, 0, 1, 0},
-        {"bare, released after 10", BARE, 10, 0, 0, 0, 1, 0},
-        {"bare, released after 20", BARE, 20, 0, 0, 0, 1, 0},
-        {"bare, released after 40", BARE, 40, 0, 0, 0, 1, 0},
-        {"copy 8 B", COPY, 0, 8, 0, 0, 1, 0},
-        {"copy 2 MiB", COPY, 0, BYTES, 0, 0, 1, 0},
-        {"copy 2 MiB, start without barrier", COPY, 0, BYTES, lazy, 0, 1, 0},
-        {"copy 2 MiB, done without barrier", COPY, 0, BYTES, 0, lazy, 1, 0},
-        {"engine 8 B", ENGINE, 0, 8, 0, 0, 1, 0},
-        {"engine 2 MiB", ENGINE, 0, BYTES, 0, 0, 1, 0},
-        {"device 8 B", DEVICE, 0, 8, 0, 0, 1, 0},
-        {"device 2 MiB", DEVICE, 0, BYTES, 0, 0, 1, 0},
-        {"bare, 30 idle streams", BARE, 0, 0, 0, 0, 1, 30},
-        {"bare, after 10, 30 idle streams", BARE, 10, 0, 0, 0, 1, 0},
-        {"copy 2 MiB, 30 idle streams", COPY, 0, BYTES, 0, 0, 1, 0},
+        {"bare", BARE, 0, 0, 1, 0},
+        {"bare, two calls", BARE, 0, 0, 2, 0},
+        {"bare, released after 2", BARE, 2, 0, 1, 0},
+        {"bare, released after 5", BARE, 5, 0, 1, 0},
+        {"bare, released after 10", BARE, 10, 0, 1, 0},
+        {"bare, released after 20", BARE, 20, 0, 1, 0},
+        {"bare, released after 40", BARE, 40, 0, 1, 0},
+        {"copy 8 B", COPY, 0, 8, 1, 0},
+        {"copy 2 MiB", COPY, 0, BYTES, 1, 0},
+        {"engine 8 B", ENGINE, 0, 8, 1, 0},
+        {"engine 2 MiB", ENGINE, 0, BYTES, 1, 0},
+        {"device 8 B", DEVICE, 0, 8, 1, 0},
+        {"device 2 MiB", DEVICE, 0, BYTES, 1, 0},
+        {"bare, 30 idle streams", BARE, 0, 0, 1, 30},
+        {"bare, after 10, 30 idle streams", BARE, 10, 0, 1, 0},
+        {"copy 2 MiB, 30 idle streams", COPY, 0, BYTES, 1, 0},
     };
     CUcontext c;
     void *host;
