@@ -42,7 +42,7 @@ static void describe(struct hoccl_wire *w)
     w->transport->describe(w->endpoint, w->about, sizeof w->about);
     size_t n = strlen(w->about);
     if (*w->place.nic)
-        snprintf(w->about + n, sizeof w->about - n, ", nearest NIC %s (%s)", w->place.nic, w->place.how);
+        snprintf(w->about + n, sizeof w->about - n, ", NIC %s for this GPU (%s)", w->place.nic, w->place.how);
 }
 
 static HOCCL_Result open_endpoint(struct hoccl_wire *w)

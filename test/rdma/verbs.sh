@@ -25,15 +25,31 @@ fi
 in_guest() {
     # shellcheck disable=SC2086 # lists of words
     timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own &&
-        ranks "$top_builddir/examples/hello" --size 700001 --rounds 1 && ranks "$top_builddir/test/multi/random" 10 31
+        in_host_memory && on_gpus
 }
 
-# ranks COMMAND…: a job of two ranks with emulated GPUs, which take themselves to be on two nodes.
+# Soft-RoCE takes no dma-buf, and memory of an emulated GPU has no address that can be registered:
+in_host_memory() {
+    ranks "slots in host memory (GPU [01] will not do" "$top_builddir/examples/hello" --size 700001 --rounds 1 &&
+        grep -q 'slots on GPU 1: not by dma-buf: the RDMA card.s driver cannot register GPU memory by dma-buf' /tmp/ranks &&
+        grep -q 'slots on GPU 1: not by peer memory: .*modprobe nvidia-peermem' /tmp/ranks
+}
+
+# but it can have one, as nvidia-peermem gives it.
+on_gpus() {
+    HOCCL_EMU_PEERMEM=1 ranks "slots on GPU [01] by peer memory, flushed" "$top_builddir/test/multi/random" 10 31
+}
+
+# ranks SLOTS COMMAND…: a job of two ranks with emulated GPUs below one switch, which take themselves to be on two nodes. Each
+# has a NIC of its own, and says that its slots are there.
 ranks() {
-    HOCCL_DEVICE=emu HOCCL_NET=verbs HOCCL_TEST_NODE=2 HOCCL_DEBUG=info timeout -k 5 100 mpirun -np 2 "$@" >/tmp/ranks 2>&1
+    local slots=$1
+    shift
+    HOCCL_TOPO_FILE=$top_srcdir/test/topo-data/two-gpus-a-nic.xml HOCCL_EMU_PCI=0000:19:00.0,0000:1a:00.0 HOCCL_DEVICE=emu HOCCL_NET=verbs HOCCL_TEST_NODE=2 HOCCL_DEBUG=info timeout -k 5 100 mpirun -np 2 "$@" >/tmp/ranks 2>&1
     local status=$?
     grep -v 'ranks by' /tmp/ranks
-    grep -q 'over the network: it is on another node (.*): verbs' /tmp/ranks || return 1
+    grep -q "over the network: it is on another node (.*): verbs.*$slots" /tmp/ranks || return 1
+    grep -q 'ranks by.*NIC rxe0 for this GPU' /tmp/ranks && grep -q 'ranks by.*NIC rxe1 for this GPU' /tmp/ranks || return 1
     return $status
 }
 
