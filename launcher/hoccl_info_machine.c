@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/driver.h"
+#include "p2p/place.h"
 #include "topo/topo.h"
 
 #include <hoccl_cuda.h>
@@ -162,8 +163,23 @@ static void add_place(json_t *o, const struct machine *m, int gpu)
                         distance(nic && g->found, nic ? hoccl_topo_gpu_nic(m->topo, t, g->nic) : HOCCL_TOPO_SYSTEM));
 }
 
+/* {"transport", "nic", "nic_reason", "place": gpu | host, "gpu", "flush", "why"}: where the slots for transfers to other nodes
+ * would be made, if the driver and the NIC agree when it comes to that; null: without a driver or a transport. */
+static json_t *slots(const struct machine *m, const struct hoccl_transport *t, int gpu)
+{
+    struct hoccl_device device = {.ordinal = gpu};
+    struct hoccl_place p;
+    if (!m->driver || !t || hoccl_driver.DeviceGetPCIBusId(device.pci, sizeof device.pci, gpu))
+        return json_null();
+    hoccl_place_find(t, &device, gpu, &p);
+    return json_pack("{s:s, s:o, s:o, s:s, s:o, s:b, s:o}", "transport", t->name, "nic", info_string(*p.nic ? p.nic : NULL),
+                     "nic_reason", info_string(*p.nic ? p.how : NULL), "place", p.other < 0 ? "host" : "gpu", "gpu",
+                     number_or_null(p.other), "flush", p.other >= 0 && p.flush, "why", info_string(p.other < 0 ? p.why : NULL));
+}
+
 static json_t *gpus(const struct machine *m)
 {
+    const struct hoccl_transport *t = m->driver ? hoccl_transport_choose() : NULL;
     json_t *all = json_array();
     for (int i = 0; i < m->gpus; i++) {
         const struct gpu *g = &m->gpu[i];
@@ -173,6 +189,7 @@ static json_t *gpus(const struct machine *m)
                               "uuid", info_string(m->driver ? g->uuid : NULL), "pci", pci, "memory",
                               m->driver ? json_integer((json_int_t)g->memory) : json_null());
         add_place(o, m, i);
+        json_object_set_new(o, "slots", slots(m, t, i));
         json_array_append_new(all, o);
     }
     return all;

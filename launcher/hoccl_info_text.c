@@ -70,6 +70,23 @@ static void print_topology(const json_t *document)
                "ranks\n");
 }
 
+/* Where its slots for other nodes would lie, and by which NIC they go. */
+static void print_slots(const json_t *slots)
+{
+    char gpu[32];
+    if (!json_is_object(slots))
+        return;
+    printf("          slots for other nodes (%s): ", text(slots, "transport"));
+    if (json_is_integer(json_object_get(slots, "gpu")))
+        printf("on GPU %s%s", number(json_object_get(slots, "gpu"), "", gpu),
+               json_is_true(json_object_get(slots, "flush")) ? ", flushed" : "");
+    else
+        printf("in host memory, %s", text(slots, "why"));
+    if (text(slots, "nic"))
+        printf("; NIC %s (%s)", text(slots, "nic"), text(slots, "nic_reason"));
+    printf("\n");
+}
+
 static void print_gpu(const json_t *gpu)
 {
     char index[32], numa[32], size[32], other[32];
@@ -91,6 +108,7 @@ static void print_gpu(const json_t *gpu)
         printf("nearest NIC %s (%s)\n", text(gpu, "nic"), text_or(gpu, "nic_distance", "distance unknown"));
     else
         printf("no NIC\n");
+    print_slots(json_object_get(gpu, "slots"));
 }
 
 static void print_gpus(const json_t *document)

@@ -25,7 +25,7 @@ fi
 in_guest() {
     # shellcheck disable=SC2086 # lists of words
     timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own &&
-        in_host_memory && on_gpus
+        in_host_memory && on_gpus && informed
 }
 
 # Soft-RoCE takes no dma-buf, and memory of an emulated GPU has no address that can be registered:
@@ -40,12 +40,23 @@ on_gpus() {
     HOCCL_EMU_PEERMEM=1 ranks "slots on GPU [01] by peer memory, flushed" "$top_builddir/test/multi/random" 10 31
 }
 
-# ranks SLOTS COMMAND…: a job of two ranks with emulated GPUs below one switch, which take themselves to be on two nodes. Each
-# has a NIC of its own, and says that its slots are there.
+# What hoccl-info expects.
+informed() {
+    machine "$top_builddir/hoccl-info" | grep 'slots for other nodes (verbs): on GPU 1, flushed; NIC rxe0 (locality unknown'
+}
+
+# machine COMMAND…: with two emulated GPUs below one switch.
+machine() {
+    HOCCL_TOPO_FILE=$top_srcdir/test/topo-data/two-gpus-a-nic.xml HOCCL_EMU_PCI=0000:19:00.0,0000:1a:00.0 HOCCL_DEVICE=emu \
+        HOCCL_EMU_DEVICES=2 HOCCL_NET=verbs "$@"
+}
+
+# ranks SLOTS COMMAND…: a job of two ranks there, which take themselves to be on two nodes. Each has a NIC of its own, and says that
+# its slots are in that place.
 ranks() {
     local slots=$1
     shift
-    HOCCL_TOPO_FILE=$top_srcdir/test/topo-data/two-gpus-a-nic.xml HOCCL_EMU_PCI=0000:19:00.0,0000:1a:00.0 HOCCL_DEVICE=emu HOCCL_NET=verbs HOCCL_TEST_NODE=2 HOCCL_DEBUG=info timeout -k 5 100 mpirun -np 2 "$@" >/tmp/ranks 2>&1
+    HOCCL_TEST_NODE=2 HOCCL_DEBUG=info machine timeout -k 5 100 mpirun -np 2 "$@" >/tmp/ranks 2>&1
     local status=$?
     grep -v 'ranks by' /tmp/ranks
     grep -q "over the network: it is on another node (.*): verbs.*$slots" /tmp/ranks || return 1

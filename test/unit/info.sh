@@ -69,6 +69,9 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
         limits.dev_shm.needed=false launcher.name=none launcher.hint='*' channels.variable=CUDA_DEVICE_MAX_CONNECTIONS \
         channels.value=32 channels.gate_from=null -- $recorded
     says 'symmetric GPU 1, nearest NIC mlx5_0 (same switch)' $recorded
+    gives 0 gpus.0.slots.transport=tcp gpus.0.slots.place=host gpus.0.slots.gpu=null gpus.0.slots.nic=null gpus.0.slots.flush=false \
+        'gpus.0.slots.why=tcp takes no memory of GPUs' -- $recorded HOCCL_NET=tcp
+    says 'slots for other nodes (tcp): in host memory, tcp takes no memory of GPUs' $recorded HOCCL_NET=tcp
     gives 0 peer_access.0.1=false peer_access.0.0=true -- $emulated HOCCL_EMU_P2P=0
     gives 0 gpus=#2 topology.other_gpus=2 gpus.0.symmetric=null -- $recorded CUDA_VISIBLE_DEVICES=1,2
     says 'locality unknown' $emulated HOCCL_TOPO_FILE=$data/no-gpu.xml

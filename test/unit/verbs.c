@@ -210,6 +210,15 @@ static void test_ports(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(hoccl_port_choose(v, 5, rows[i].names, rows[i].nearest), rows[i].place);
+    char devices[5][HOCCL_NIC_NAME];
+    assert_int_equal(hoccl_port_devices(v, 5, "", devices, 5), 3);
+    assert_string_equal(devices[0], "mlx5_0");
+    assert_string_equal(devices[1], "mlx5_2");
+    assert_string_equal(devices[2], "mlx5_20");
+    assert_int_equal(hoccl_port_devices(v, 5, "", devices, 2), 2);
+    assert_int_equal(hoccl_port_devices(v, 5, "^mlx5_0,mlx5_2:1", devices, 5), 2);
+    assert_string_equal(devices[0], "mlx5_2");
+    assert_int_equal(hoccl_port_devices(v, 5, "mlx5_1", devices, 5), 0);
     assert_int_equal(hoccl_port_choose(v, 5, "mlx5_1", NULL), -1);
     assert_true(strstr(hoccl_error_text(), "HOCCL_NIC allows, which is mlx5_1"));
     assert_true(strstr(hoccl_error_text(), "mlx5_1:1 (down)"));
