@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { OPT_SVG = 256, OPT_JSON, OPT_SIMULATE, OPT_NO_OVERLAP, OPT_NO_RELAY, OPT_NO_SELF, OPT_PAIRS, OPT_NODES, OPT_METHOD,
-       OPT_ALL, OPT_SWEEP, OPT_RATE };
+       OPT_ALL, OPT_SWEEP, OPT_RATE, OPT_GRANTS };
 
 static const char usage[] =
 "Usage: hoccl-plan [OPTION]... TOPOLOGY TRAFFIC\n"
@@ -40,6 +40,7 @@ static const char usage[] =
 "      --no-relay        do not use other GPUs' NICs\n"
 "      --method NAME     auto, rotation, peel (Algorithm 1) or list; auto shows all and marks production's\n"
 "      --simulate        run the plan in virtual time\n"
+"      --grants          simulate the wires without a plan, by the receivers' grants\n"
 "      --no-overlap      simulate forwarding and wire one after the other\n"
 "      --sweep           simulate 2 MiB to 1 GiB of a pattern and print a table\n"
 "      --all-stages      print every stage\n"
@@ -133,6 +134,9 @@ static int parse_option(struct hoccl_tool *t, struct arguments *a, int option, c
 	case OPT_SIMULATE:
 		a->simulate = true;
 		return 0;
+	case OPT_GRANTS:
+		t->grants = true;
+		return 0;
 	case OPT_NO_OVERLAP:
 		t->overlap = false;
 		a->simulate = true;
@@ -163,7 +167,7 @@ static int parse(struct hoccl_tool *t, struct arguments *a, int argc, char **arg
 		{"no-self", no_argument, NULL, OPT_NO_SELF}, {"no-relay", no_argument, NULL, OPT_NO_RELAY},
 		{"method", required_argument, NULL, OPT_METHOD}, {"simulate", no_argument, NULL, OPT_SIMULATE},
 		{"no-overlap", no_argument, NULL, OPT_NO_OVERLAP}, {"sweep", no_argument, NULL, OPT_SWEEP},
-		{"all-stages", no_argument, NULL, OPT_ALL}, {"json", no_argument, NULL, OPT_JSON},
+		{"all-stages", no_argument, NULL, OPT_ALL}, {"grants", no_argument, NULL, OPT_GRANTS}, {"json", no_argument, NULL, OPT_JSON},
 		{"svg", required_argument, NULL, OPT_SVG}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
 	};
 	int option, index = 0;
@@ -337,6 +341,9 @@ static int do_all(struct hoccl_tool *t, const struct arguments *a, struct hoccl_
 		status = make_results(t, a, error);
 	if (!status && a->simulate)
 		status = simulate(t, error);
+	for (int i = 0; i < HOCCL_GRANTS_ORDERS && !status && t->grants; i++)
+		status = hoccl_grants_run(&t->layout, &t->machine, t->c, (enum hoccl_grants_order)i, &t->granted_ns[i],
+					  &t->wire_bound_ns, error);
 	return status;
 }
 

@@ -83,6 +83,16 @@ static json_t *result_json(const struct hoccl_tool *t, const struct hoccl_tool_r
 	return o;
 }
 
+static json_t *grants_json(const struct hoccl_tool *t)
+{
+	json_t *o = json_object();
+
+	set(o, "wire_bound_ns", t->wire_bound_ns);
+	for (int i = 0; i < HOCCL_GRANTS_ORDERS; i++)
+		set(o, hoccl_grants_names[i], t->granted_ns[i]);
+	return o;
+}
+
 int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
 {
 	const struct hoccl_plan *plan = t->result[t->chosen].plan;
@@ -101,6 +111,8 @@ int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
 		if (t->result[i].plan)
 			json_object_set_new(results, t->result[i].name, result_json(t, &t->result[i]));
 	json_object_set_new(root, "schedules", results);
+	if (t->grants)
+		json_object_set_new(root, "by_grants_ns", grants_json(t));
 	json_object_set_new(root, "chosen", json_string(t->result[t->chosen].name));
 	json_object_set_new(root, "stages", stages_json(plan));
 	int status = json_dumpf(root, file, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));

@@ -2,6 +2,7 @@
 #ifndef HOCCL_PLAN_TOOL_H
 #define HOCCL_PLAN_TOOL_H
 
+#include "hoccl_plan_grants.h"
 #include "hoccl_plan_pattern.h"
 #include "hoccl_plan_sim.h"
 #include "sched/plan.h"
@@ -27,8 +28,9 @@ struct hoccl_tool {
 	uint64_t *c;
 	uint64_t size;			/* bytes that a bandwidth refers to: the longest line */
 	struct hoccl_traffic *traffic;
-	bool relay, overlap, all_stages;
+	bool relay, overlap, all_stages, grants;
 	struct hoccl_tool_result result[HOCCL_TOOL_METHODS];
+	uint64_t granted_ns[HOCCL_GRANTS_ORDERS], wire_bound_ns;	/* with `grants` */
 	int chosen;			/* index of what production would use, or of what was asked for */
 };
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "p2p/precedence.h"
 #include "stream/parking.h"
 
 #include <stdio.h>
@@ -93,6 +94,8 @@ static bool accept_new(struct hoccl_comm *comm)
 /* Receives first: each of their grants is what a peer waits for. */
 static void start(struct hoccl_comm *comm, struct hoccl_op *op)
 {
+    if (comm->abroad.count)
+        hoccl_precedence_judge(op->flow, op->flows);
     for (int sends = 0; sends < 2; sends++)
         for (int i = 0; i < op->flows; i++)
             if (op->flow[i].is_send == (sends == 1))

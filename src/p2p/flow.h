@@ -73,6 +73,7 @@ struct hoccl_flow_wire {
     uint32_t answer;          /* enum hoccl_answer_status, 0: none; given (receive) or heard (send) */
     bool unflushed;           /* receive: what has arrived cannot be read (wire->unflushed) */
     bool turned;              /* counted among the wire's large flows under way */
+    bool uneven;              /* one of several that differ in size (precedence.h) */
     CUresult result;          /* the first refusal of the driver */
     uint64_t granted_at;      /* when slots were last granted, ns */
     struct hoccl_flow_header theirs; /* with MISMATCH: the peer's */

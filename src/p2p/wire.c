@@ -8,6 +8,7 @@
 #include "base/setting.h"
 #include "p2p/gpu.h"
 #include "p2p/pipe.h"
+#include "p2p/precedence.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,8 @@
 #define LARGE_AT_ONCE 2
 #define FILLINGS 8u                             /* slots that wait in the engine's queue: enough to keep it busy */
 #define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
+#define UNEVEN_MOST (HOCCL_POOL_SLOTS * 5 / 8)  /* slots for flows that need no turn although they are large */
+#define UNEVEN_LEAST 3u                         /* each: less does not cover the time that a grant takes */
 
 struct hoccl_wire_count hoccl_wire_counts;
 
@@ -290,15 +293,30 @@ static bool take_events(struct hoccl_wire *w)
 
 /* ---- grants ------------------------------------------------------------------------------------------------------ */
 
+/* Flows of equal size take turns, two at a time. Of unequal ones all who have claimed are granted some: a receiver that
+ * grants two waits for these two where their senders are busy with others (doc/performance-planner.md has the figures). */
+static bool takes_turn(const struct hoccl_flow_wire *p)
+{
+    return p->chunks > 1 && !p->uneven;
+}
+
+/* The most slots that the flow may have at once. */
+static unsigned window(const struct hoccl_wire *w, const struct hoccl_flow *f)
+{
+    unsigned most = f->peer->far->ahead, share = w->uneven ? UNEVEN_MOST / w->uneven : most;
+    if (!f->wire.uneven || share >= most)
+        return most;
+    return share > UNEVEN_LEAST ? share : most < UNEVEN_LEAST ? most : UNEVEN_LEAST;
+}
+
 /* How many slots the flow may have now. Few at a time, but not one by one: a message a chunk would cost as much as the
  * chunk. */
 static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
     const struct hoccl_flow_wire *p = &f->wire;
-    unsigned out = p->granted - p->landed, most = f->peer->far->ahead, left = p->chunks - p->granted;
-    unsigned idle = w->in.idle, n = most > out ? most - out : 0;
-    if (p->chunks == 1)
-        idle = idle > KEPT_FOR_LARGE ? idle - KEPT_FOR_LARGE : 0;
+    unsigned out = p->granted - p->landed, most = window(w, f), left = p->chunks - p->granted;
+    unsigned kept = p->chunks == 1 ? KEPT_FOR_LARGE : p->uneven ? HOCCL_POOL_SLOTS - UNEVEN_MOST : 0;
+    unsigned idle = w->in.idle > kept ? w->in.idle - kept : 0, n = most > out ? most - out : 0;
     n = n < left ? n : left;
     n = n < idle ? n : idle;
     bool few = n < left && n < (most + 1) / 2 && out > 1;
@@ -327,6 +345,16 @@ static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
     hoccl_far_say(far, &g, offsetof(struct hoccl_word_grant, slot) + n * sizeof *g.slot);
 }
 
+/* After a grant: is it still one of those that want more, and where among them? */
+static void put_back(struct hoccl_wire *w, struct hoccl_flow *f)
+{
+    hoccl_list_remove(&f->wire.turn);
+    if (f->wire.granted < f->wire.chunks)
+        hoccl_precedence_insert(&w->receives, f);
+    else
+        w->uneven -= f->wire.uneven;
+}
+
 static bool give_grants(struct hoccl_wire *w)
 {
     struct hoccl_list *l, *next;
@@ -335,19 +363,18 @@ static bool give_grants(struct hoccl_wire *w)
         struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
         struct hoccl_flow_wire *p = &f->wire;
         next = l->next;
-        if (!hoccl_far_is_open(f->peer->far) || (p->chunks > 1 && !p->turned && w->receiving == LARGE_AT_ONCE))
+        if (!hoccl_far_is_open(f->peer->far) || (takes_turn(p) && !p->turned && w->receiving == LARGE_AT_ONCE))
             continue;
         unsigned n = room(w, f);
         if (!n)
             continue;
-        if (p->chunks > 1 && !p->turned) {
+        if (takes_turn(p) && !p->turned) {
             p->turned = true;
             at_least(&hoccl_wire_counts.receiving, (uint64_t)++w->receiving);
         }
         grant(w, f, n);
+        put_back(w, f);
         moved = true;
-        if (p->granted == p->chunks)
-            hoccl_list_remove(l);
     }
     return moved;
 }
@@ -392,7 +419,7 @@ static bool fill_slots(struct hoccl_wire *w)
             fill(w, f, s);
             moved = true;
         }
-        if (p->started == p->chunks)
+        if (p->started == p->granted) /* it is put in again with the next grant */
             hoccl_list_remove(l);
     }
     return moved;
@@ -401,12 +428,13 @@ static bool fill_slots(struct hoccl_wire *w)
 void hoccl_wire_allow(struct hoccl_wire *wire, struct hoccl_flow *flow)
 {
     if (hoccl_list_empty(&flow->wire.turn))
-        hoccl_list_append(&wire->sends, &flow->wire.turn);
+        hoccl_precedence_insert(&wire->sends, flow);
 }
 
 void hoccl_wire_want(struct hoccl_wire *wire, struct hoccl_flow *flow)
 {
-    hoccl_list_append(&wire->receives, &flow->wire.turn);
+    wire->uneven += flow->wire.uneven;
+    hoccl_precedence_insert(&wire->receives, flow);
 }
 
 static void drop_slots(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoccl_flow *f)
@@ -426,6 +454,8 @@ static void drop_slots(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoc
 
 void hoccl_wire_drop(struct hoccl_wire *wire, struct hoccl_flow *flow)
 {
+    if (!flow->is_send && !hoccl_list_empty(&flow->wire.turn))
+        wire->uneven -= flow->wire.uneven;
     hoccl_list_remove(&flow->wire.turn);
     drop_slots(wire, &wire->out, flow);
     drop_slots(wire, &wire->in, flow);

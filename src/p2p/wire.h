@@ -6,11 +6,12 @@
  *
  * Different chunks are in all three places at once. Who may go on is decided here, for all flows together:
  *
- *   receiver  grants slots to claimed flows in the order in which they met their claim, to at most two large flows at once
- *             (the second, so that the NIC has work when the first one's sender is busy elsewhere); a flow of one chunk needs
- *             no turn, but leaves a quarter of the pool to the large ones
- *   sender    fills slots for granted chunks only, the oldest flow first, at most two large flows at once; a flow that waits for grants
- *             holds no slot and no turn
+ *   receiver  grants slots to claimed flows, those of one operation in its order (precedence.h), to at most two large flows at once
+ *             (the second, so that the NIC has work when the first one's sender is busy elsewhere), and of uneven ones a few
+ *             slots to each, since nobody knows whose sender is free; a flow of one chunk needs no turn, but leaves a quarter
+ *             of the pool to the large ones
+ *   sender    fills slots for granted chunks only, the oldest operation and the first of its flows first, at most two large
+ *             flows at once; a flow that waits for grants holds no slot and no turn
  *
  * Owner: the progress thread, from the moment that `open` is published. */
 #ifndef HOCCL_P2P_WIRE_H
@@ -39,10 +40,11 @@ struct hoccl_wire {
     struct hoccl_list fars;      /* connections that have been begun */
     struct hoccl_list latent;    /* ranks that connect at first use, while they have not */
     struct hoccl_list filling, emptying; /* slots that the engines have, out and in */
-    struct hoccl_list sends;     /* flows with chunks that are granted or will be, oldest first */
-    struct hoccl_list receives;  /* flows that want slots, oldest first */
+    struct hoccl_list sends;     /* flows with chunks that are granted; operations oldest first, each in its order */
+    struct hoccl_list receives;  /* flows that want slots, in the same way */
     int sending, receiving;      /* large flows that fill slots, that are granted slots */
     unsigned fillings;           /* slots in `filling` */
+    unsigned uneven;             /* flows in `receives` that are uneven */
 };
 
 /* What all wires of the process have done, for tests and logs: sums and maxima. */

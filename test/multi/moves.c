@@ -21,6 +21,7 @@ struct op {
     size_t element;
     int root;
     bool in_place;
+    bool skewed;  /* counts with arrays fall by Zipf's law from rank to rank, other ranks first in each round */
     size_t count; /* of the calls without arrays */
     size_t scount[MOST], sdispl[MOST], rcount[MOST], rdispl[MOST];
 };
@@ -52,9 +53,28 @@ static void put_piece(const struct op *op, unsigned char *to, int source, int de
     }
 }
 
+/* A rank's share of n: the first has all, the k-th the k-th part, every fifth nothing. */
+static size_t share(const struct op *op, size_t n, int r, uint64_t salt)
+{
+    uint64_t place = ((uint64_t)r + mix3(op->round, salt, 4)) % (uint64_t)size;
+    return place % 5 == 4 ? 0 : n / (place + 1);
+}
+
+static size_t skewed_count(const struct op *op, size_t n, int source, int destination)
+{
+    size_t row = share(op, n, source, 1);
+    if (op->kind == ALLTOALLV)
+        return share(op, row, destination, 2);
+    if (op->kind == SCATTERV)
+        return source == op->root ? share(op, n, destination, 2) : 0;
+    return op->kind == ALLGATHERV || destination == op->root ? row : 0;
+}
+
 /* How many elements source sends to destination. */
 static size_t count_of(const struct op *op, size_t n, int source, int destination)
 {
+    if (op->skewed)
+        return skewed_count(op, n, source, destination);
     switch (op->kind) {
     case ALLGATHER:
     case ALLTOALL:
@@ -92,9 +112,11 @@ static void lay_out(const struct op *op, const size_t *counts, size_t *displs, b
     }
 }
 
+static __thread bool skewed;
+
 static struct op make_op(enum kind kind, uint64_t round, HOCCL_Datatype type, size_t element, size_t n, int root, bool in_place)
 {
-    struct op op = {kind, round, type, element, root, in_place, n, {0}, {0}, {0}, {0}};
+    struct op op = {kind, round, type, element, root, in_place, skewed, n, {0}, {0}, {0}, {0}};
     for (int r = 0; r < size; r++) {
         op.scount[r] = count_of(&op, n, rank, r);
         op.rcount[r] = count_of(&op, n, r, rank);
@@ -302,7 +324,7 @@ static void test_counts(void)
     uint64_t round = 0;
     for (int kind = 0; kind < KINDS; kind++)
         for (size_t n = 0; n < sizeof counts / sizeof *counts; n++)
-            for (int root = 0; root < (has_root((enum kind)kind) ? size : 1); root++)
+            for (int root = 0; root < (has_root((enum kind)kind) ? size : 1); root += size > 8 ? 5 : 1)
                 for (int in_place = 0; in_place < 2; in_place++, round++)
                     if (!in_place || (kind != ALLTOALL && kind != ALLTOALLV))
                         run(make_op((enum kind)kind, round, HOCCL_BYTE, 1, counts[n], root, in_place));
@@ -327,6 +349,18 @@ static void test_zero_rows(void)
 {
     for (int i = 0; i < rounds; i++)
         run(make_op(ALLTOALLV, 100000 + (uint64_t)i, HOCCL_INT32, 4, i % 50 ? 1000 : 20000, 0, false));
+}
+
+/* Some ranks have nearly everything to send or to receive, others nothing at all. */
+static void test_skewed(void)
+{
+    static const enum kind kinds[] = {ALLTOALLV, ALLGATHERV, GATHERV, SCATTERV};
+    skewed = true;
+    for (int i = 0; i < 8; i++)
+        run(make_op(kinds[i % 4], 200000 + (uint64_t)i, HOCCL_BYTE, 1, ((size_t)1 << 20) - (size_t)i, i % size, i >= 4 && i % 4));
+    for (int i = 0; i < rounds / 10; i++)
+        run(make_op(ALLTOALLV, 300000 + (uint64_t)i, HOCCL_INT16, 2, 100000, 0, false));
+    skewed = false;
 }
 
 /* Several collectives and messages in one group: numbered as they were called, done together. */
@@ -355,15 +389,20 @@ static void test_group(void)
         NEED(seen[r] == r % size);
 }
 
+static bool only_skewed;
+
 static void test_all(void)
 {
     NEED(size <= MOST);
     image_open(&out, 2 * LEAD + (size_t)size * (((size_t)1 << 20) + 8));
     image_open(&in, 2 * LEAD + (size_t)size * (((size_t)1 << 20) + 8));
-    test_counts();
-    test_types();
-    test_group();
-    test_zero_rows();
+    if (!only_skewed) {
+        test_counts();
+        test_types();
+        test_group();
+        test_zero_rows();
+    }
+    test_skewed();
     rank_settle();
     image_close(&out);
     image_close(&in);
@@ -371,9 +410,12 @@ static void test_all(void)
         printf("%d ranks: every byte of every collective right, %d rounds of rows\n", size, rounds);
 }
 
-/* moves [ROUNDS [THREADS]] */
+/* moves [skewed] [ROUNDS [THREADS]] */
 int main(int argc, char **argv)
 {
+    only_skewed = argc > 1 && !strcmp(argv[1], "skewed");
+    argc -= only_skewed;
+    argv += only_skewed;
     if (argc > 1)
         rounds = atoi(argv[1]);
     if (argc > 2) {

@@ -17,6 +17,8 @@ if [ -x "$top_builddir/test/conform/random_groups" ]; then
     threads 2 8 "$top_builddir/test/conform/random_groups" "${LONG_TESTS:+10}40" 51
 fi
 threads 2 8 "$top_builddir/test/multi/moves" 10 2
+threads 1+3 8 "$top_builddir/test/multi/moves" skewed 20 4
+threads 1+3 8 "$top_builddir/test/multi/spread" bytes 4
 threads 1+2 8 "$top_builddir/test/multi/moves" 10 3
 threads 2 1 "$top_builddir/test/multi/moves" 10 3
 finish

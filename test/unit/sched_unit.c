@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unit tests of the planner's parts: what the paper says of them, limits, errors. */
+#include "sched/broadcast.h"
 #include "sched/chunks.h"
 #include "sched/collective.h"
 #include "sched/plan.h"
@@ -418,6 +419,98 @@ static void test_nothing_to_do(void **state)
 	free(layout);
 }
 
+/* `sizes` ranks on so many nodes, dealt out in turn. */
+static struct hoccl_layout *uneven(const int *sizes, int nodes)
+{
+	struct hoccl_layout *layout = malloc(sizeof(*layout));
+	int node[64], pair[64], left[8], gpus = 0;
+
+	memcpy(left, sizes, (size_t)nodes * sizeof(left[0]));
+	for (int more = 1; more;) {
+		more = 0;
+		for (int n = 0; n < nodes; n++)
+			if (left[n] && left[n]--) {
+				node[gpus] = n;
+				pair[gpus++] = HOCCL_PAIR_HOST;
+				more = 1;
+			}
+	}
+	assert_int_equal(hoccl_layout_make(layout, gpus, node, pair, NULL), 0);
+	return layout;
+}
+
+/* One piece from the root on: it comes to everybody once, from whom they expect it, and to each other node once. */
+static void follow(const struct hoccl_broadcast *b, uint32_t piece)
+{
+	int queue[64], head = 0, tail = 0, crossings = 0, to;
+	bool has[64] = {false};
+
+	queue[tail++] = b->root;
+	has[b->root] = true;
+	assert_int_equal(hoccl_broadcast_from(b, b->root, piece), -1);
+	while (head < tail) {
+		int rank = queue[head++];
+
+		for (int i = 0; (to = hoccl_broadcast_to(b, rank, piece, i)) >= 0; i++) {
+			assert_false(has[to]);
+			assert_int_equal(hoccl_broadcast_from(b, to, piece), rank);
+			has[to] = true;
+			crossings += b->layout && b->layout->node[to] != b->layout->node[rank];
+			queue[tail++] = to;
+		}
+	}
+	assert_int_equal(tail, b->ranks);
+	assert_int_equal(crossings, b->layout ? b->layout->nodes - 1 : 0);
+}
+
+static void test_broadcast_trees(void **state)
+{
+	static const int sizes[][4] = {{1, 1, 1, 1}, {4, 4, 4, 4}, {1, 5, 2, 6}, {3, 1, 1, 2}, {7, 2, 3, 1}};
+
+	(void)state;
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
+		for (int nodes = 1; nodes <= 4; nodes++) {
+			struct hoccl_layout *layout = uneven(sizes[s], nodes);
+			struct hoccl_broadcast b;
+
+			for (int root = 0; root < layout->gpus; root++)
+				for (int shape = 0; shape < 50; shape++) {
+					hoccl_broadcast_plan(&b, shape % 7 ? layout : NULL, layout->gpus, h800(), root, 64 * MIB);
+					b.rails = shape & 1;
+					b.node_ways = 1 + shape / 2 % 4;
+					b.rank_ways = 1 + shape / 3 % 5;
+					for (uint32_t piece = 0; piece < 9; piece++)
+						follow(&b, piece);
+				}
+			free(layout);
+		}
+}
+
+/* The pieces are the message; a short one goes from the root to all, a long one along chains, in many pieces. */
+static void test_broadcast_shapes(void **state)
+{
+	struct hoccl_layout *layout = grid(2, 8, HOCCL_PAIR_HOST);
+	static const uint64_t sizes[] = {0, 1, 4095, 1000 * 1000, 64 * MIB + 1, UINT64_C(1) << 40, UINT64_MAX};
+	struct hoccl_broadcast b;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		hoccl_broadcast_plan(&b, layout, 16, h800(), 3, sizes[i]);
+		assert_true(b.pieces <= HOCCL_BROADCAST_PIECES);
+		assert_int_equal(b.pieces == 0, sizes[i] == 0);
+		if (sizes[i])
+			assert_true((unsigned __int128)(b.pieces - 1) * b.piece_bytes < sizes[i] &&
+				    (unsigned __int128)b.pieces * b.piece_bytes >= sizes[i]);
+	}
+	hoccl_broadcast_plan(&b, NULL, 8, h800(), 0, 1000);
+	assert_true(b.pieces == 1 && b.rank_ways >= 7);
+	hoccl_broadcast_plan(&b, NULL, 8, h800(), 0, 1024 * MIB);
+	assert_true(b.pieces >= 32 && b.rank_ways == 1);
+	hoccl_broadcast_plan(&b, layout, 16, h800(), 0, 1024 * MIB);
+	assert_true(b.pieces >= 32 && b.rank_ways == 1 && b.rails);
+	free(layout);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -436,6 +529,8 @@ int main(void)
 		cmocka_unit_test(test_relay),
 		cmocka_unit_test(test_golden_plan),
 		cmocka_unit_test(test_nothing_to_do),
+		cmocka_unit_test(test_broadcast_trees),
+		cmocka_unit_test(test_broadcast_shapes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

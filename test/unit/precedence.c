@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In which order the flows of an operation take the wire (p2p/precedence.h). */
+#include "unit.h"
+
+#include "p2p/far.h"
+#include "p2p/precedence.h"
+
+enum { N = 6, CHUNK = 1000 };
+
+static struct hoccl_far far_away;
+static struct hoccl_peer near_by = {.rank = 1}, away = {.rank = 2, .far = &far_away};
+
+/* Flows of one operation: what they have to move, in chunks; 0: a flow of this node. */
+static void make(struct hoccl_flow *f, void *op, bool is_send, const uint32_t *chunks)
+{
+    memset(f, 0, N * sizeof *f);
+    for (int i = 0; i < N; i++) {
+        f[i] = (struct hoccl_flow){.op = op, .order = (uint32_t)i, .is_send = is_send, .peer = chunks[i] ? &away : &near_by,
+                                   .header.bytes = chunks[i] ? (uint64_t)chunks[i] * CHUNK : 77777};
+        f[i].wire.chunk = CHUNK;
+        f[i].wire.chunks = chunks[i];
+        hoccl_list_init(&f[i].wire.turn);
+    }
+}
+
+static void is_order(const struct hoccl_list *list, const struct hoccl_flow *f, const int *order, int n)
+{
+    const struct hoccl_list *l = list->next;
+    for (int i = 0; i < n; i++, l = l->next)
+        assert_ptr_equal(hoccl_entry(l, const struct hoccl_flow, wire.turn), &f[order[i]]);
+    assert_ptr_equal(l, list);
+}
+
+/* A direction is uneven if its pieces for other nodes differ; what stays on the node, is empty or a part does not count. */
+static void test_judge(void **state)
+{
+    static const uint32_t same[N] = {5, 0, 5, 5, 0, 5}, other[N] = {5, 0, 5, 6, 0, 5};
+    struct hoccl_flow f[2 * N];
+    (void)state;
+    make(f, f, true, same);
+    make(f + N, f, false, other);
+    f[2].header.bytes = 0;
+    hoccl_precedence_judge(f, 2 * N);
+    for (int i = 0; i < N; i++) {
+        assert_false(f[i].wire.uneven);
+        assert_int_equal(f[N + i].wire.uneven, other[i] != 0);
+    }
+    make(f, f, true, other);
+    for (int i = 0; i < N; i++)
+        f[i].header.whole = 12345;
+    hoccl_precedence_judge(f, N);
+    for (int i = 0; i < N; i++)
+        assert_false(f[i].wire.uneven);
+}
+
+/* Even: in the operation's order, whatever order they come in; operations in the order in which they came. */
+static void test_even(void **state)
+{
+    static const uint32_t same[N] = {5, 5, 5, 5, 5, 5};
+    static const int come[N] = {3, 0, 5, 1, 4, 2}, order[N] = {0, 1, 2, 3, 4, 5};
+    struct hoccl_flow f[N], other[N];
+    struct hoccl_list list;
+    (void)state;
+    hoccl_list_init(&list);
+    make(f, f, false, same);
+    make(other, other, false, same);
+    hoccl_precedence_insert(&list, &other[5]);
+    for (int i = 0; i < N; i++)
+        hoccl_precedence_insert(&list, &f[come[i]]);
+    hoccl_precedence_insert(&list, &other[1]);
+    assert_ptr_equal(hoccl_entry(list.next, struct hoccl_flow, wire.turn), &other[1]);
+    assert_ptr_equal(hoccl_entry(list.next->next, struct hoccl_flow, wire.turn), &other[5]);
+    hoccl_list_remove(&other[1].wire.turn);
+    hoccl_list_remove(&other[5].wire.turn);
+    is_order(&list, f, order, N);
+}
+
+/* Uneven: who has most left; of equals the operation's order. What is left changes as slots are granted or filled. */
+static void test_uneven(void **state)
+{
+    static const uint32_t sizes[N] = {3, 9, 9, 1, 20, 4};
+    static const int come[N] = {0, 1, 2, 3, 4, 5}, order[N] = {4, 1, 2, 5, 0, 3}, later[N] = {1, 2, 4, 5, 0, 3};
+    (void)state;
+    for (int is_send = 0; is_send < 2; is_send++) {
+        struct hoccl_flow f[N];
+        struct hoccl_list list;
+        hoccl_list_init(&list);
+        make(f, f, is_send, sizes);
+        hoccl_precedence_judge(f, N);
+        for (int i = 0; i < N; i++)
+            hoccl_precedence_insert(&list, &f[come[i]]);
+        is_order(&list, f, order, N);
+        *(is_send ? &f[4].wire.started : &f[4].wire.granted) = 12; /* 8 are left */
+        hoccl_list_remove(&f[4].wire.turn);
+        hoccl_precedence_insert(&list, &f[4]);
+        is_order(&list, f, later, N);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judge), cmocka_unit_test(test_even), cmocka_unit_test(test_uneven)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
