@@ -14,7 +14,8 @@ static void lay_out(const struct bench *bench, size_t bytes, struct layout *layo
 
 static void enqueue(const struct bench *bench, const struct layout *layout, const void *out, void *in)
 {
-    check_hoccl(HOCCL_Broadcast(out, in, layout->count, HOCCL_BYTE, ROOT, bench->job.comm, bench->stream), "HOCCL_Broadcast");
+    check_hoccl(HOCCL_Broadcast(out, in, layout->count, HOCCL_BYTE, ROOT, bench->job.comm, bench->stream),
+                "HOCCL_Broadcast");
 }
 
 int main(int argc, char **argv)
