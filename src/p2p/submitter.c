@@ -130,6 +130,16 @@ static void rest(struct hoccl_submitter *s, uint64_t *since)
     *since = hoccl_now();
 }
 
+bool hoccl_submitter_step(struct hoccl_submitter *s)
+{
+    if (empty(s))
+        return false;
+    struct hoccl_job j = s->jobs[s->head % HOCCL_JOBS];
+    run(s, &j);
+    hoccl_publish(&s->head, s->head + 1);
+    return true;
+}
+
 static void *loop(void *arg)
 {
     struct hoccl_submitter *s = arg;
@@ -141,16 +151,13 @@ static void *loop(void *arg)
         hoccl_publish(&s->broken, (uint32_t)r);
     hoccl_driver.ThreadExchangeStreamCaptureMode(&mode);
     for (;;) {
-        if (empty(s)) {
-            if (hoccl_observe(&s->stop))
-                break;
-            rest(s, &since);
+        if (hoccl_submitter_step(s)) {
+            since = hoccl_now();
             continue;
         }
-        struct hoccl_job j = s->jobs[s->head % HOCCL_JOBS];
-        run(s, &j);
-        hoccl_publish(&s->head, s->head + 1);
-        since = hoccl_now();
+        if (hoccl_observe(&s->stop))
+            break;
+        rest(s, &since);
     }
     return NULL;
 }

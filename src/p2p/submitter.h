@@ -64,6 +64,9 @@ HOCCL_Result hoccl_submitter_open(struct hoccl_submitter *s, const struct hoccl_
 /* Ask the thread to end when the ring is empty, and wait for it at most `timeout` ns: false if it is stuck in the driver. */
 bool hoccl_submitter_close(struct hoccl_submitter *s, uint64_t timeout);
 
+/* The submitter's thread: the next job; false if there is none. */
+bool hoccl_submitter_step(struct hoccl_submitter *s);
+
 /* Progress thread: hand a job over; false if the ring is full. */
 bool hoccl_submitter_give(struct hoccl_submitter *s, const struct hoccl_job *job);
 

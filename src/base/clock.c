@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+
+uint64_t (*hoccl_clock)(void);
