@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "p2p/pipe.h"
 #include "p2p/wire.h"
 
 #include <errno.h>

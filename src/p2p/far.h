@@ -13,6 +13,7 @@
 #define HOCCL_P2P_FAR_H
 
 #include "p2p/flow.h"
+#include "p2p/pipe.h"
 #include "p2p/words.h"
 
 #define HOCCL_FAR_TABLE 64u
@@ -45,6 +46,7 @@ struct hoccl_far {
     char text[HOCCL_STATUS_TEXT]; /* BROKEN: why; stands before the state does */
     struct hoccl_connection *connection;
     int lanes;
+    struct hoccl_pipe pipe;  /* what goes between the two of us, as a model */
     unsigned ahead;          /* chunks of one flow that may be on the way to us at once */
     struct hoccl_region_key pool; /* the peer's in pool, from its HELLO */
 

@@ -6,14 +6,16 @@
 #define MANY 64 /* chunks: beyond, the largest ones are best */
 #define WINDOW 64
 
-struct hoccl_pipe hoccl_pipe_default(int lanes)
+struct hoccl_pipe hoccl_pipe_make(bool on_gpu, const struct hoccl_transport_cost *cost, int lanes)
 {
-    uint32_t rate = lanes < 1 ? 1 : (uint32_t)lanes;
+    struct hoccl_pipe_stage engine = {.start = 2200, .each = on_gpu ? 3 : 18, .late = 6000};
     return (struct hoccl_pipe){
-        .engine = {.start = 2200, .each = 18, .late = 6000},
-        .wire = {.start = 2000, .each = 333 / rate, .late = 15000},
-        .far = {.start = 2200, .each = 18, .late = 6000},
-        .grant = 15000,
+        .engine = engine,
+        .wire = {.start = cost->start, .each = cost->lane, .late = cost->late},
+        .far = engine,
+        .grant = cost->late,
+        .link = cost->link,
+        .lanes = lanes,
     };
 }
 
@@ -22,24 +24,48 @@ static uint64_t cost(const struct hoccl_pipe_stage *s, uint64_t bytes)
     return s->start + bytes * s->each / 1000;
 }
 
+static unsigned lanes_of(const struct hoccl_pipe *pipe)
+{
+    return pipe->lanes < 1 ? 1 : (unsigned)pipe->lanes;
+}
+
 static uint64_t later(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
+/* The next chunk, of n bytes, is there at `at`: when it has gone over its lane and the link. */
+static uint64_t pass(const struct hoccl_pipe *pipe, uint64_t *lane, uint64_t *link, uint64_t at, uint64_t n)
+{
+    uint64_t begun = later(*lane, at);
+    *link = later(*link, begun) + n * pipe->link / 1000;
+    return *lane = later(begun + cost(&pipe->wire, n), *link);
+}
+
+/* Grants go when half the depth is free, or as much as is left (wire.c): the chunk by whose landing chunk i, not of the first
+ * `depth`, is granted. */
+static uint64_t freed_by(uint64_t i, uint64_t chunks, unsigned depth)
+{
+    unsigned half = (depth + 1) / 2;
+    uint64_t batch = ((i - depth) / half + 1) * half, last = chunks - depth;
+    return (batch < last ? batch : last) - 1;
+}
+
 uint64_t hoccl_pipe_time(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t chunk, unsigned depth)
 {
-    uint64_t ready[WINDOW] = {0}; /* when the grant for chunk i, i mod depth, is there */
-    uint64_t engine = 0, wire = 0, far = 0;
-    unsigned i = 0;
+    uint64_t landed[WINDOW] = {0}; /* chunk i mod WINDOW */
+    uint64_t lane[HOCCL_LANES_MAX] = {0};
+    uint64_t engine = 0, link = 0, far = 0;
+    uint64_t chunks = (bytes + chunk - 1) / chunk;
     if (depth > WINDOW)
         depth = WINDOW;
-    for (uint64_t at = 0; at < bytes; at += chunk, i++) {
-        uint64_t n = bytes - at < chunk ? bytes - at : chunk;
-        engine = later(engine, ready[i % depth]) + cost(&pipe->engine, n);
-        wire = later(wire, engine + pipe->engine.late) + cost(&pipe->wire, n);
-        far = later(far, wire + pipe->wire.late) + cost(&pipe->far, n);
-        ready[i % depth] = far + pipe->far.late + pipe->grant;
+    for (uint64_t i = 0; i < chunks; i++) {
+        uint64_t n = i < chunks - 1 ? chunk : bytes - i * chunk;
+        uint64_t granted = i < depth ? 0 : landed[freed_by(i, chunks, depth) % WINDOW] + pipe->grant;
+        engine = later(engine, granted) + cost(&pipe->engine, n);
+        uint64_t there = pass(pipe, &lane[i % lanes_of(pipe)], &link, engine + pipe->engine.late, n);
+        far = later(far, there + pipe->wire.late) + cost(&pipe->far, n);
+        landed[i % WINDOW] = far + pipe->far.late;
     }
     return far + pipe->far.late;
 }
@@ -59,11 +85,10 @@ uint64_t hoccl_pipe_chunk(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_
     return best;
 }
 
-unsigned hoccl_pipe_depth(const struct hoccl_pipe *pipe, int lanes, uint64_t chunk)
+unsigned hoccl_pipe_depth(const struct hoccl_pipe *pipe, uint64_t chunk)
 {
-    uint64_t wire = cost(&pipe->wire, chunk);
-    uint64_t round = cost(&pipe->engine, chunk) + pipe->engine.late + wire + pipe->wire.late + cost(&pipe->far, chunk) +
-                     pipe->far.late + pipe->grant;
-    unsigned least = (unsigned)((round + wire - 1) / wire), two = (unsigned)(lanes < 1 ? 1 : lanes) + 2;
-    return least > two ? least : two;
+    uint64_t engine = cost(&pipe->engine, chunk), wire = cost(&pipe->wire, chunk), far = cost(&pipe->far, chunk);
+    uint64_t lanes = later(wire / lanes_of(pipe), chunk * pipe->link / 1000), pace = later(lanes, later(engine, far));
+    uint64_t round = pipe->grant + engine + pipe->engine.late + wire + pipe->wire.late + far + pipe->far.late;
+    return (unsigned)later(2 * ((round + pace - 1) / pace), lanes_of(pipe) + 2);
 }

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "p2p/gpu.h"
-#include "p2p/pipe.h"
 #include "p2p/precedence.h"
 
 #include <stdio.h>
@@ -20,6 +19,8 @@
 #define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
 #define UNEVEN_MOST (HOCCL_POOL_SLOTS * 5 / 8)  /* slots for flows that need no turn although they are large */
 #define UNEVEN_LEAST 3u                         /* each: less does not cover the time that a grant takes */
+#define DEEPEST ((HOCCL_POOL_SLOTS - KEPT_FOR_LARGE - 8) / LARGE_AT_ONCE) /* so that some are left for flows of one chunk */
+_Static_assert(DEEPEST <= HOCCL_GRANT_MOST, "a grant holds them");
 
 struct hoccl_wire_count hoccl_wire_counts;
 
@@ -141,10 +142,10 @@ static void joined(struct hoccl_wire *w, struct hoccl_far *far)
 {
     struct hoccl_lane_count lanes[HOCCL_LANES_MAX];
     far->lanes = w->transport->lanes(far->connection, lanes);
-    struct hoccl_pipe pipe = hoccl_pipe_default(far->lanes);
-    far->ahead = hoccl_pipe_depth(&pipe, far->lanes, HOCCL_POOL_SLOT);
-    if (far->ahead > HOCCL_GRANT_MOST)
-        far->ahead = HOCCL_GRANT_MOST;
+    far->pipe = hoccl_pipe_make(w->in.place == HOCCL_POOL_GPU, &w->transport->cost, far->lanes);
+    far->ahead = hoccl_pipe_depth(&far->pipe, HOCCL_POOL_SLOT);
+    if (far->ahead > DEEPEST)
+        far->ahead = DEEPEST;
     hoccl_publish(&far->state, HOCCL_FAR_JOINED);
     struct hoccl_word_hello h = {.head = {.kind = HOCCL_WORD_HELLO, .number = HOCCL_WORDS_VERSION},
                                  .pool = w->in.region.key, .slot_bytes = HOCCL_POOL_SLOT, .slots = HOCCL_POOL_SLOTS,

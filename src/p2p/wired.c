@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "p2p/gpu.h"
-#include "p2p/pipe.h"
 
 #include <stdio.h>
 
@@ -68,8 +67,7 @@ void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *t
         answer(flow, HOCCL_ANSWER_DONE);
         return;
     }
-    struct hoccl_pipe pipe = hoccl_pipe_default(far->lanes);
-    p->chunk = (uint32_t)hoccl_pipe_chunk(&pipe, flow->header.bytes, HOCCL_POOL_SLOT, far->ahead);
+    p->chunk = (uint32_t)hoccl_pipe_chunk(&far->pipe, flow->header.bytes, HOCCL_POOL_SLOT, far->ahead);
     p->chunks = (uint32_t)((flow->header.bytes + p->chunk - 1) / p->chunk);
     hoccl_wire_want(far->wire, flow);
 }

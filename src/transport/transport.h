@@ -131,8 +131,17 @@ struct hoccl_lane_count {
 struct hoccl_endpoint;
 struct hoccl_connection;
 
+/* What a write costs in order of magnitude, for the choice of chunks and of how many are on the way. */
+struct hoccl_transport_cost {
+    uint32_t start; /* ns a write */
+    uint32_t lane;  /* ps a byte on one lane */
+    uint32_t link;  /* ps a byte on all lanes together, at least; of a fast network: on a slower one nothing is lost by it */
+    uint32_t late;  /* ns until a write or a message is seen at the other end */
+};
+
 struct hoccl_transport {
     const char *name;
+    struct hoccl_transport_cost cost;
     bool takes_gpu; /* region_add may take memory of a GPU; false: it never does, so nobody need try */
     /* The NICs that `open` could use now, by the names that the machine's topology has for them: their number, at most `most`.
      * NULL: it uses none of those. */

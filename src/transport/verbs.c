@@ -250,6 +250,7 @@ static void verbs_region_remove(struct hoccl_endpoint *e, struct hoccl_region *r
 
 const struct hoccl_transport hoccl_transport_verbs = {
     .name = "verbs",
+    .cost = {.start = 200, .lane = 20, .link = 20, .late = 3000}, /* 400 Gbit/s; one queue pair can fill it */
     .takes_gpu = true,
     .nics = verbs_nics,
     .open = verbs_open,

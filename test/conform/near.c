@@ -506,6 +506,7 @@ static bool near_arm(struct hoccl_endpoint *e)
 
 const struct hoccl_transport near_transport = {
     .name = "near",
+    .cost = {.start = 2000, .lane = 333, .link = 30, .late = 15000},
     .takes_gpu = true,
     .open = near_open,
     .close = near_close,
