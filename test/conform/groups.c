@@ -297,6 +297,17 @@ static void post_group(struct part *p, const struct group_plan *g)
         check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
 }
 
+unsigned long groups_messages, groups_far_messages;
+
+static void count(const struct message_plan *m)
+{
+    const char *nodes = getenv("HOCCL_TEST_NODE");
+    int n = nodes && !strchr(nodes, '+') ? atoi(nodes) : 1;
+    __atomic_add_fetch(&groups_messages, 1, __ATOMIC_RELAXED);
+    if (n > 1 && m->source % n != m->destination % n)
+        __atomic_add_fetch(&groups_far_messages, 1, __ATOMIC_RELAXED);
+}
+
 static void verify(struct part *p, const struct message_plan *m)
 {
     size_t at = 0;
@@ -312,6 +323,7 @@ static void verify(struct part *p, const struct message_plan *m)
         fail("seed %llu, message %u, rank %d to %d, %s to %s: %zu of %zu bytes are wrong, the first at %zu: 0x%02x, not 0x%02x",
              (unsigned long long)p->job->seed, m->number, m->source, m->destination, kind_name[m->out.kind],
              kind_name[m->in.kind], wrong, m->bytes, at, p->scratch[GUARD + at], right);
+    count(m);
 }
 
 static void for_all(struct part *p, int groups, void (*f)(struct part *, const struct message_plan *))

@@ -20,6 +20,10 @@ struct groups_job {
     void (*quiet)(void);
 };
 
+/* Messages that this process has found right so far, and those of them between ranks that HOCCL_TEST_NODE=N takes to different
+ * nodes. */
+extern unsigned long groups_messages, groups_far_messages;
+
 /* Leaves the program with a text on the first wrong byte, touched guard or unexpected error. */
 void groups_run(const struct groups_job *job);
 
