@@ -258,8 +258,17 @@ close:
     return r;
 }
 
+/* Pools that an earlier endpoint had on a GPU are not for this one. */
+static void leave_gpu(struct hoccl_pool *pool)
+{
+    if (hoccl_pool_is_open(pool) && pool->place == HOCCL_POOL_GPU)
+        hoccl_pool_close(pool);
+}
+
 static HOCCL_Result place_in_host_memory(struct hoccl_wire *w)
 {
+    leave_gpu(&w->out);
+    leave_gpu(&w->in);
     HOCCL_Result r = open_both(w, HOCCL_POOL_HOST);
     if (r)
         return r;

@@ -187,6 +187,7 @@ static void deliver(struct parcel *p)
     n->event.word = p->write.word;
     n->event.bytes = p->write.bytes;
     const struct near_region *there = near_region_at(p->write.to.address + p->write.to_offset);
+    near_counts.unordered += there && there->unordered;
     if (near.late && there && there->unordered) {
         p->due = hoccl_now() + near.late * HOCCL_US;
         hoccl_list_append(&held, &p->link);

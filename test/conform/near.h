@@ -28,9 +28,9 @@ struct near_weather {
     uint32_t stalled;     /* nothing is delivered (near_stall) */
 };
 
-/* Regions registered so far, by what they were, and flushes. */
+/* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for all; flushes. */
 struct near_count {
-    unsigned hosts, dmabufs, addresses, flushes;
+    unsigned hosts, dmabufs, addresses, unordered, flushes;
 };
 
 extern struct near_count near_counts; /* read and set while nothing runs */
