@@ -266,6 +266,21 @@ HOCCL_API HOCCL_Result HOCCL_Start(HOCCL_Request request, HOCCL_Stream stream);
  * completed. Counterpart: MPI_Request_free. Errors: ARGUMENT (no such request), USAGE (another thread is starting it). */
 HOCCL_API HOCCL_Result HOCCL_RequestFree(HOCCL_Request request);
 
+/* ---- What comes first ------------------------------------------------------------------------------------------------ */
+
+/* Between the two, in the order of stream, the operations of communicator `background` give way to what the stream does:
+ * from the moment the stream reaches Begin, this rank gives the engines no further chunk of theirs until it reaches End.
+ * What an engine has already still lands (at most 0.45 ms on an H200). Each call enqueues one write and waits for nobody.
+ * Other communicators are not concerned, nor is what is posted to `background` on that stream between the two calls: it
+ * is part of the phase. Phases nest, and up to 16 streams may be in one: the communicator goes on when none is. Other
+ * ranks are not told: an operation goes on while neither end holds it up. A phase holds for at most HOCCL_PAUSE ms (1000),
+ * and a quarter of HOCCL_TIMEOUT; then operations go on. So a phase that waits for such an operation, here or at another
+ * rank, is slow and not stuck. HOCCL_Finalize, HOCCL_CommFinalize and HOCCL_CommDestroy end the phases of their
+ * communicator. From any thread; not collective. Source: paper §5. Errors: ARGUMENT (no such communicator), USAGE (End
+ * without Begin; too many streams), UNSUPPORTED (stream is capturing). */
+HOCCL_API HOCCL_Result HOCCL_ForegroundBegin(HOCCL_Comm background, HOCCL_Stream stream);
+HOCCL_API HOCCL_Result HOCCL_ForegroundEnd(HOCCL_Comm background, HOCCL_Stream stream);
+
 /* ---- Memory ---------------------------------------------------------------------------------------------------------- */
 
 /* At least `bytes` of memory of the GPU of the calling thread's current context (without one: of device 0, whose primary

@@ -154,6 +154,35 @@ HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm)
     return r ? hoccl_fail_context(r, "HOCCL_CommAbort") : r;
 }
 
+static HOCCL_Result mark(HOCCL_Comm comm, HOCCL_Stream stream, const char *call,
+                         HOCCL_Result (*enqueue)(struct hoccl_hold *, CUstream))
+{
+    struct hoccl_comm *c;
+    bool pushed;
+    HOCCL_Result r = hoccl_handle_use(comm, &c);
+    if (r)
+        return hoccl_fail_context(r, "%s", call);
+    r = hoccl_comm_error(c);
+    if (!r)
+        r = hoccl_device_enter(&c->gpu->device, &pushed);
+    if (!r) {
+        r = enqueue(&c->hold, stream);
+        hoccl_device_leave(pushed);
+    }
+    hoccl_handle_unuse(comm);
+    return r ? hoccl_fail_context(r, "%s", call) : r;
+}
+
+HOCCL_Result HOCCL_ForegroundBegin(HOCCL_Comm background, HOCCL_Stream stream)
+{
+    return mark(background, stream, "HOCCL_ForegroundBegin", hoccl_hold_begin);
+}
+
+HOCCL_Result HOCCL_ForegroundEnd(HOCCL_Comm background, HOCCL_Stream stream)
+{
+    return mark(background, stream, "HOCCL_ForegroundEnd", hoccl_hold_end);
+}
+
 /* Send and Recv: one request. */
 struct message {
     const void *buf;

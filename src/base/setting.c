@@ -16,7 +16,7 @@ struct hoccl_settings hoccl_settings;
 
 extern char **environ;
 
-enum kind { WORD, SECONDS, POSITIVE, BYTES, NUMBER, PERCENT, TEXT, ELSEWHERE };
+enum kind { WORD, SECONDS, POSITIVE, BYTES, NUMBER, MILLISECONDS, PERCENT, TEXT, ELSEWHERE };
 
 struct row {
     const char *name;
@@ -42,6 +42,8 @@ static const struct row table[] = {
     {"HOCCL_CHUNK", BYTES, &hoccl_settings.chunk, "128M", NULL, "most bytes that a copy engine is given at once"},
     {"HOCCL_SHARE", PERCENT, &hoccl_settings.share, "100", NULL,
      "how much of a copy engine's time HOCCL takes at most; the rest is left to the application's own copies"},
+    {"HOCCL_PAUSE", MILLISECONDS, &hoccl_settings.pause, "1000", NULL,
+     "the longest time in ms that a foreground phase holds up operations (0: phases count for nothing)"},
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|push|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,
@@ -142,6 +144,7 @@ static bool read_text(const char *value, char *out)
 
 static bool read_row(const struct row *r, const char *value)
 {
+    uint64_t ms;
     int w;
     switch (r->kind) {
     case WORD:
@@ -157,6 +160,11 @@ static bool read_row(const struct row *r, const char *value)
         return read_bytes(value, r->target);
     case NUMBER:
         return read_number(value, r->target);
+    case MILLISECONDS:
+        if (!read_number(value, &ms) || ms > UINT32_MAX)
+            return false;
+        *(uint64_t *)r->target = ms * HOCCL_MS;
+        return true;
     case PERCENT:
         return read_number(value, r->target) && *(uint64_t *)r->target >= 1 && *(uint64_t *)r->target <= 100;
     case TEXT:
@@ -170,7 +178,7 @@ static bool read_row(const struct row *r, const char *value)
 static const char *allowed(const struct row *r)
 {
     static const char *const by_kind[] = {NULL, "whole seconds", "whole seconds, at least 1", "bytes, as 65536, 64K, 4M or 1G", "a whole number",
-                                         "percent, 1 to 100",
+                                         "whole milliseconds", "percent, 1 to 100",
                                          "at most 1023 characters", NULL};
     return r->words ? r->words : by_kind[r->kind];
 }

@@ -94,6 +94,8 @@ static HOCCL_Result prepare(struct opening *o)
     if (!r)
         r = hoccl_gpu_open(o->boot->local_rank, &c->gpu);
     if (!r)
+        hoccl_hold_init(&c->hold, &c->gpu->flags);
+    if (!r)
         r = hoccl_board_create(c->size, first_number(), &c->board, &c->board_bytes, &c->board_fd, &o->mine.board);
     if (r)
         return r;

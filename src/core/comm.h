@@ -63,6 +63,7 @@ struct hoccl_comm {
     struct hoccl_comm_stream *streams;
     int streams_used;
     uint32_t splits;    /* calls of HOCCL_CommSplit so far, the same on all ranks */
+    struct hoccl_hold hold; /* foreground phases; a calling thread's half needs no `busy` */
     uint64_t collectives; /* posted so far: the number of the last one */
 
     /* Calling thread → progress thread. */

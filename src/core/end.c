@@ -57,6 +57,7 @@ void hoccl_comm_free(struct hoccl_comm *c)
         hoccl_node_disconnect(c->links, c->size);
     for (int i = 0; i < c->streams_used && c->gpu; i++)
         hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
+    hoccl_hold_fini(&c->hold);
     pthread_mutex_destroy(&c->inbox_lock);
     free(c->streams);
     free(c->links);
@@ -104,6 +105,7 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoc
 
 void hoccl_comm_end_posting(struct hoccl_comm *comm)
 {
+    hoccl_hold_lift(&comm->hold);
     for (int p = 0; p < comm->size; p++) {
         struct hoccl_totals *t = &comm->board->ring[p].totals;
         t->sends = comm->peers[p].sends;

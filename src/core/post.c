@@ -224,6 +224,7 @@ struct part {
     struct hoccl_comm *comm;
     struct hoccl_op *op;
     int turns;
+    bool foreground; /* a stream of it is in a foreground phase of the communicator's: the operation is a part of that */
     int fresh; /* streams that held no operation before: they will be parked */
     struct hoccl_comm_stream *stream[HOCCL_PARKED_MAX];
     bool was_free[HOCCL_PARKED_MAX];
@@ -241,6 +242,7 @@ static HOCCL_Result add_stream(struct part *p, CUstream stream)
             return HOCCL_SUCCESS;
     if (p->turns == HOCCL_PARKED_MAX)
         return hoccl_fail(HOCCL_ERR_USAGE, "a group over more than %d streams: no more can wait at once", HOCCL_PARKED_MAX);
+    p->foreground |= hoccl_hold_inside(&p->comm->hold, s->handshake.stream_id);
     p->was_free[p->turns] = hoccl_fetch_add(&s->handshake.outstanding, 1) == 0;
     p->fresh += p->was_free[p->turns];
     p->stream[p->turns++] = s;
@@ -302,8 +304,11 @@ static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, boo
         hoccl_list_init(&op->turn[i].link);
     }
     for (size_t i = 0; i < n; i++)
-        if (q[i].comm == p->comm)
-            set_flow(&op->flow[op->flows++], op, &q[i]);
+        if (q[i].comm == p->comm) {
+            struct hoccl_flow *f = &op->flow[op->flows++];
+            set_flow(f, op, &q[i]);
+            f->hold = p->foreground ? NULL : &p->comm->hold;
+        }
 }
 
 static void hand_over(struct part *p)
@@ -365,6 +370,7 @@ static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part 
             p->comm = q[i].comm;
             p->op = NULL;
             p->turns = p->fresh = 0;
+            p->foreground = false;
             ++*count;
         }
         HOCCL_Result r = hoccl_device_enter(&p->comm->gpu->device, &pushed);

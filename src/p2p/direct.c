@@ -21,6 +21,7 @@ static void start(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr peer_
     f->transfer[0] = (struct hoccl_transfer){.to = push ? other : own, .from = push ? own : other, .bytes = f->header.bytes};
     f->transfer[0].party = f->header.kind == HOCCL_FLOW_SEND_RECV ? NULL : f->op;
     f->transfer[0].order = f->order;
+    f->transfer[0].hold = f->hold;
     hoccl_engine_add(engine_of(gpu, f), &f->transfer[0]);
     f->state = HOCCL_FLOW_MOVING;
 }

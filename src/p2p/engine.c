@@ -170,11 +170,14 @@ static struct hoccl_transfer *next_in_party(struct hoccl_transfer *first, uint64
     return best;
 }
 
+/* NULL: those that there are may not go on now. */
 static struct hoccl_transfer *next_party(struct hoccl_engine *e, uint64_t most)
 {
-    struct hoccl_transfer *best = at(e->queue.next);
-    for (struct hoccl_list *l = best->link.next; l != &e->queue; l = l->next)
-        if (hoccl_share_due(&at(l)->turn, next_bytes(at(l), most)) < hoccl_share_due(&best->turn, next_bytes(best, most)))
+    struct hoccl_transfer *best = NULL;
+    for (struct hoccl_list *l = e->queue.next; l != &e->queue; l = l->next)
+        if (hoccl_hold_keeps(at(l)->hold))
+            continue;
+        else if (!best || hoccl_share_due(&at(l)->turn, next_bytes(at(l), most)) < hoccl_share_due(&best->turn, next_bytes(best, most)))
             best = at(l);
     return best;
 }
@@ -223,11 +226,14 @@ static bool give_next(struct hoccl_engine *e)
         return false;
     struct hoccl_load load = load_of(e);
     uint64_t most = hoccl_pace_chunk(&e->pace, &load);
-    struct hoccl_transfer *first = next_party(e, most), *t = next_in_party(first, most);
+    struct hoccl_transfer *first = next_party(e, most), *t = first ? next_in_party(first, most) : NULL;
+    if (!t)
+        return false;
     uint64_t bytes = next_bytes(t, most);
     if (load.chunks == HOCCL_WINDOW || !hoccl_pace_room(&e->pace, &load, bytes) || !give(e, t, bytes))
         return false;
     hoccl_pace_given(&e->pace, &load);
+    hoccl_hold_passed(first->hold);
     hoccl_share_give(&first->turn, bytes, &e->clock);
     hoccl_share_give(&t->part, bytes, &part_clock);
     if (t->given == t->bytes)

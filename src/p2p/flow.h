@@ -9,6 +9,7 @@
 #include "p2p/gpu.h"
 #include "p2p/mailbox.h"
 #include "p2p/words.h"
+#include "stream/hold.h"
 
 struct hoccl_far;
 
@@ -108,6 +109,7 @@ struct hoccl_flow {
     uint32_t number;        /* posting order of the pair and direction */
     uint32_t order;         /* in its collective, where several share an engine: lower ones first, equal ones together */
     struct hoccl_flow_header header;
+    struct hoccl_hold *hold; /* foreground phases that hold it up; NULL: it is posted in one */
     const void *address;
     struct hoccl_memory memory;
     uint64_t since;         /* when it began to wait for the peer, ns */

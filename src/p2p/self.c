@@ -102,6 +102,7 @@ static void copy(struct hoccl_gpu *gpu, struct hoccl_flow *f, int i, enum hoccl_
     bool fills = state == HOCCL_SELF_FILLING;
     p->state = state;
     f->transfer[i] = (struct hoccl_transfer){.to = fills ? at : to, .from = fills ? from : at, .bytes = p->bytes, .order = f->order};
+    f->transfer[i].hold = f->hold;
     f->transfer[i].party = f->header.kind == HOCCL_FLOW_SEND_RECV ? (const void *)f : f->op;
     hoccl_engine_add(engine_of(gpu, p, i), &f->transfer[i]);
 }

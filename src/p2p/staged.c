@@ -70,7 +70,8 @@ static void start_chunk(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     uint64_t at = (uint64_t)f->started * size, left = f->header.bytes - at;
     CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address + at, slot = f->base + f->slot[i] * hoccl_stage_slot_bytes(f->where);
     f->transfer[i] = (struct hoccl_transfer){.to = f->is_send ? slot : own, .from = f->is_send ? own : slot,
-                                             .bytes = left < size ? left : size, .party = f, .order = f->started};
+                                             .bytes = left < size ? left : size, .party = f, .order = f->started,
+                                             .hold = f->hold};
     hoccl_engine_add(hoccl_staged_engine(gpu, f), &f->transfer[i]);
     f->started++;
 }

@@ -356,6 +356,20 @@ static void put_back(struct hoccl_wire *w, struct hoccl_flow *f)
         w->uneven -= f->wire.uneven;
 }
 
+/* A foreground phase holds the flow up: nothing more is asked for, and the turn is others' meanwhile. What has been granted is
+ * taken out of its slots all the same, for they are everybody's. */
+static bool held(struct hoccl_wire *w, struct hoccl_flow *f)
+{
+    struct hoccl_flow_wire *p = &f->wire;
+    if (!hoccl_hold_keeps(f->hold))
+        return false;
+    if (p->turned && p->granted == p->arrived) {
+        p->turned = false;
+        w->receiving--;
+    }
+    return true;
+}
+
 static bool give_grants(struct hoccl_wire *w)
 {
     struct hoccl_list *l, *next;
@@ -364,7 +378,7 @@ static bool give_grants(struct hoccl_wire *w)
         struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
         struct hoccl_flow_wire *p = &f->wire;
         next = l->next;
-        if (!hoccl_far_is_open(f->peer->far) || (takes_turn(p) && !p->turned && w->receiving == LARGE_AT_ONCE))
+        if (held(w, f) || !hoccl_far_is_open(f->peer->far) || (takes_turn(p) && !p->turned && w->receiving == LARGE_AT_ONCE))
             continue;
         unsigned n = room(w, f);
         if (!n)
@@ -375,6 +389,7 @@ static bool give_grants(struct hoccl_wire *w)
         }
         grant(w, f, n);
         put_back(w, f);
+        hoccl_hold_passed(f->hold);
         moved = true;
     }
     return moved;
@@ -399,7 +414,7 @@ static void fill(struct hoccl_wire *w, struct hoccl_flow *f, struct hoccl_pool_s
 static bool may_fill(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
     const struct hoccl_flow_wire *p = &f->wire;
-    return p->started < p->granted && w->fillings < FILLINGS && hoccl_far_is_open(f->peer->far) &&
+    return p->started < p->granted && w->fillings < FILLINGS && !hoccl_hold_keeps(f->hold) && hoccl_far_is_open(f->peer->far) &&
            (p->chunks == 1 || p->turned || w->sending < LARGE_AT_ONCE);
 }
 
@@ -418,6 +433,7 @@ static bool fill_slots(struct hoccl_wire *w)
                 at_least(&hoccl_wire_counts.sending, (uint64_t)++w->sending);
             }
             fill(w, f, s);
+            hoccl_hold_passed(f->hold);
             moved = true;
         }
         if (p->started == p->granted) /* it is put in again with the next grant */

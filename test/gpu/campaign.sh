@@ -30,6 +30,7 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
     step nccl-alltoall 60 ./nccl_rate alltoall 8 1073741824 8
     two launch 40 ./launch_cost -J "$out/launch.json"
     two "launch, started" 40 ./launch_cost -p -J "$out/start.json"
+    two share 60 ./share
     two paths 40 ./path_rate
     CUDA_VISIBLE_DEVICES=0 two "paths, one GPU" 40 ./path_rate 256M
     two memory 30 ./memory 160M

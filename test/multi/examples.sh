@@ -12,6 +12,7 @@ pass 60 4 "$examples/broadcast_perf" -b 1 -e 32M -f 97 -n 5 -c 2
 pass 60 1 "$examples/alltoall_perf" -b 64K -e 64K -n 2
 pass 60 2 "$examples/launch_cost" -e 64K -f 64 -n 20 -J "$work/table.json"
 grep -q '"AllGather"' "$work/table.json" || complain "the table in JSON has no line for AllGather"
+pass 60 2 "$top_builddir/test/gpu/share" 64K 8M 5
 pass 60 2 "$examples/launch_cost" -p -e 64K -f 64 -n 20
 for ranks in 1 2 3 8; do
     pass 60 $ranks "$examples/halo3d" --size 30 --steps 10
