@@ -1,29 +1,61 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Writes over Soft-RoCE beside perftest's ib_write_bw (package perftest), by turns in one guest: rate.sh [ROUNDS]. Not a test: for
-# doc/performance.md.
+# HOCCL over Soft-RoCE beside perftest's ib_write_bw (package perftest), by turns in one guest: rate.sh [ROUNDS]. Not a test: for
+# doc/performance.md. One way, 128 MiB each time, 1, 2 and 4 queue pairs; MiB/s of
+#
+#   ib_write_bw            alone: one thread at each end, which never sleeps
+#   ib_write_bw, crowded   with as many threads spinning beside each end as a rank of HOCCL has more: its submitter
+#   writes                 of the transport alone, one thread at each end, which sleeps when there is nothing, or spins
+#   staged                 Send and Recv both ways at once, each way; memory of emulated GPUs, through the slots
+#   registered             the same with HOCCL_CommRegister, where the library has it and sendrecv_perf an option for it
 set -u
-here=${top_srcdir:?}/test/rdma rate=${top_builddir:?}/test/rdma/write_rate
-export HOCCL_VERBS=timeout=18 TEST_NICS="rxe0 rxe1"
+here=${top_srcdir:?}/test/rdma rate=${top_builddir:?}/test/rdma/write_rate perf=$top_builddir/examples/sendrecv_perf
+export HOCCL_VERBS=timeout=18 TEST_NICS="rxe0 rxe1" port=18515
 
 # perftest BYTES COUNT QUEUES: MiB/s of ib_write_bw.
 perftest() {
     local options=(-x 1 -F -s "$1" -n "$2" -q "$3" -u 18 -p $((port++)))
     timeout 60 ib_write_bw -d rxe1 "${options[@]}" >/dev/null 2>&1 &
+    local server=$!
     sleep 3
     timeout 60 ib_write_bw -d rxe0 "${options[@]}" 10.77.0.2 2>&1 | awk -v s="$1" '$1 == s { print $4 }'
-    wait
+    wait $server
+}
+
+# crowded COMMAND…: while two threads spin.
+crowded() {
+    local spinning=()
+    for _ in 1 2; do
+        (while :; do :; done) &
+        spinning+=($!)
+    done
+    "$@"
+    kill "${spinning[@]}"
+    wait "${spinning[@]}" 2>/dev/null
+}
+
+# messages BYTES COUNT OPTION…: MiB/s of sendrecv_perf each way, both ways at once.
+messages() {
+    local bytes=$1 count=$2
+    shift 2
+    HOCCL_DEVICE=emu HOCCL_NET=verbs HOCCL_TEST_NODE=2 timeout 100 mpirun -np 2 "$perf" -b "$bytes" -e "$bytes" -n "$count" -c 0 "$@" 2>&1 |
+        awk -v s="$bytes" '$1 == s { printf "%.0f\n", $1 / $4 / 1.048576 }'
 }
 
 inside() {
-    local round bytes lanes count port=18515
+    local round bytes lanes count
     for ((round = 0; round < ${1:-3}; round++)); do
         for bytes in 1048576 4194304; do
             count=$((134217728 / bytes))
             for lanes in 1 2 4; do
-                echo "ib_write_bw $bytes bytes, $lanes queue pairs: $(perftest $bytes $((count / lanes)) $lanes) MiB/s"
-                HOCCL_LANES=$lanes timeout 120 "$rate" verbs $bytes $count
-                echo "  spinning: $(HOCCL_LANES=$lanes timeout 120 "$rate" verbs $bytes $count spin)"
+                export HOCCL_LANES=$lanes
+                echo "== $bytes bytes, $lanes queue pairs"
+                echo "ib_write_bw: $(perftest $bytes $((count / lanes)) $lanes)"
+                echo "ib_write_bw, crowded: $(crowded perftest $bytes $((count / lanes)) $lanes)"
+                echo "writes: $(timeout 120 "$rate" verbs $bytes $count)"
+                echo "writes, spinning: $(timeout 120 "$rate" verbs $bytes $count spin)"
+                echo "staged: $(messages $bytes 8)"
+                "$perf" --help 2>&1 | grep -q -- --register && echo "registered: $(messages $bytes 8 --register)"
             done
         done
     done
