@@ -286,7 +286,7 @@ HOCCL_API HOCCL_Result HOCCL_ForegroundEnd(HOCCL_Comm background, HOCCL_Stream s
 /* At least `bytes` of memory of the GPU of the calling thread's current context (without one: of device 0, whose primary
  * context is made current), which every other process can open and a NIC can reach, where GPU and driver allow: so the
  * best that a buffer of HOCCL_Send can be. Rounded up to the driver's granularity (2 MiB). The other GPUs that this process
- * sees may access it too, where they can reach it. 0 bytes: *ptr is NULL. The content is undefined. Needs no HOCCL_Init.
+ * sees may access it too, where they can reach it. Registered with the network at first use (see HOCCL_CommRegister). 0 bytes: *ptr is NULL. The content is undefined. Needs no HOCCL_Init.
  * Counterparts: ncclMemAlloc, MPI_Alloc_mem. Errors: ARGUMENT (NULL), MEMORY (the GPU has not so much), DEVICE. */
 HOCCL_API HOCCL_Result HOCCL_MemAlloc(void **ptr, size_t bytes);
 
@@ -294,6 +294,25 @@ HOCCL_API HOCCL_Result HOCCL_MemAlloc(void **ptr, size_t bytes);
  * no work on a stream may still use the memory. Counterparts: ncclMemFree, MPI_Free_mem.
  * Errors: ARGUMENT (not the address of memory of HOCCL_MemAlloc), DEVICE. */
 HOCCL_API HOCCL_Result HOCCL_MemFree(void *ptr);
+
+/* Let the network read and write these bytes itself: operations of any communicator of this GPU whose buffer lies in them, and
+ * whose peer is on another node, then go without staging at this end. Each rank may do it or not, for any of its buffers; ranks
+ * need not agree. A request of an _init call goes by what was registered when it was made. The buffer is what HOCCL_Send takes; the whole allocations are registered that it lies in (of memory that was
+ * mapped piece by piece, its segments). It concerns this rank alone, waits for no other, and takes as long as the NIC's driver
+ * does; from any thread at any time, and at once also in a group.
+ * *handle is for HOCCL_CommDeregister and is never NULL; a buffer may be registered several times. Memory that cannot be
+ * registered (GPU memory over TCP, a limit of locked memory) is no error: it is staged as before, and a line of HOCCL_DEBUG=info says
+ * why, and what to do. Memory of HOCCL_MemAlloc needs no such call: it is registered when it is first used with another node.
+ * Memory that is freed while it is registered is noticed, and what is allocated at its address later counts as not registered.
+ * Counterpart: ncclCommRegister. Errors: ARGUMENT (NULL, 0 bytes, no such communicator, memory that HOCCL_Send refuses), MEMORY; the
+ * sticky error. */
+HOCCL_API HOCCL_Result HOCCL_CommRegister(HOCCL_Comm comm, void *buffer, size_t bytes, void **handle);
+
+/* Take a registration back; NULL is nothing. It may be called with operations on the buffer outstanding and does not wait for them:
+ * those under way end as they began, and the last one withdraws the memory from the network. So wait for the operations before the
+ * buffer is freed, as ever. Handles that are left are given back with the communicator. Counterpart: ncclCommDeregister.
+ * Errors: ARGUMENT (no such communicator; no registration of it, or taken back already). */
+HOCCL_API HOCCL_Result HOCCL_CommDeregister(HOCCL_Comm comm, void *handle);
 
 /* ---- Errors and version ---------------------------------------------------------------------------------------- */
 

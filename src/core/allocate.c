@@ -4,6 +4,7 @@
 
 #include "base/setting.h"
 #include "device/buffer.h"
+#include "p2p/gpu.h"
 
 HOCCL_Result hoccl_allocate(size_t bytes, void **address)
 {
@@ -18,5 +19,6 @@ HOCCL_Result hoccl_allocate(size_t bytes, void **address)
 
 HOCCL_Result hoccl_allocate_undo(void *address)
 {
+    hoccl_gpus_forget(address);
     return hoccl_buffer_close(address);
 }

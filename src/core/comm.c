@@ -317,6 +317,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
     hoccl_list_init(&c->running);
     hoccl_list_init(&c->draining);
     pthread_mutex_init(&c->inbox_lock, NULL);
+    pthread_mutex_init(&c->registered_lock, NULL);
     c->peers = hoccl_alloc((size_t)c->size * sizeof *c->peers, "peers");
     c->links = hoccl_alloc((size_t)c->size * sizeof *c->links, "links");
     c->streams = hoccl_alloc(HOCCL_STREAMS_MAX * sizeof *c->streams, "streams");

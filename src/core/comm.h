@@ -66,6 +66,10 @@ struct hoccl_comm {
     struct hoccl_hold hold; /* foreground phases; a calling thread's half needs no `busy` */
     uint64_t collectives; /* posted so far: the number of the last one */
 
+    /* Any thread. */
+    pthread_mutex_t registered_lock;
+    struct hoccl_handle_entry *registered; /* what HOCCL_CommRegister has given (register.c), under registered_lock */
+
     /* Calling thread → progress thread. */
     pthread_mutex_t inbox_lock;
     struct hoccl_list inbox; /* ops, under inbox_lock */

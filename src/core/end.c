@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/proxy.h"
+#include "core/register.h"
 #include "stream/parking.h"
 
 #include <stdio.h>
@@ -52,6 +53,7 @@ void hoccl_comm_free(struct hoccl_comm *c)
     hoccl_device_leave(pushed);
     if (c->board_fd >= 0)
         close(c->board_fd);
+    hoccl_comm_deregister_all(c);
     hoccl_abroad_free(c);
     if (c->links)
         hoccl_node_disconnect(c->links, c->size);
@@ -59,6 +61,7 @@ void hoccl_comm_free(struct hoccl_comm *c)
         hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
     hoccl_hold_fini(&c->hold);
     pthread_mutex_destroy(&c->inbox_lock);
+    pthread_mutex_destroy(&c->registered_lock);
     free(c->streams);
     free(c->links);
     free(c->peers);
@@ -150,6 +153,7 @@ HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
     uint64_t begun = hoccl_now();
     HOCCL_Result r = HOCCL_SUCCESS;
     hoccl_comm_stop(comm);
+    hoccl_abroad_part(comm, HOCCL_PARTING_SOON); /* then no NIC reads or writes registered memory for it any more */
     while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
         hoccl_sleep(20 * HOCCL_US);
         if (hoccl_now() - begun > ABORT_DRAIN)

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "core/proxy.h"
+#include "p2p/wire.h"
 #include "stream/parking.h"
 
 #include <stdlib.h>
@@ -23,11 +24,13 @@ static HOCCL_Result check_stream(CUstream stream)
     return hoccl_driver_check(e, "stream %p", (void *)stream);
 }
 
-/* How the sender will get at a receive buffer. */
-static HOCCL_Result make_reachable(struct hoccl_request *q)
+/* How the other end will get at a buffer: for another node, is it registered? A sender on this one opens a receive buffer. */
+static HOCCL_Result make_reachable(struct hoccl_request *q, bool looked)
 {
     const struct hoccl_peer *p = &q->comm->peers[q->peer];
-    if (p->far || (p->same_gpu && !q->memory.host))
+    if (p->far && !looked)
+        q->memory.registered = hoccl_registry_look(q->comm->gpu->wire, &q->memory, q->address, q->header.bytes);
+    if (q->is_send || p->far || (p->same_gpu && !q->memory.host))
         return HOCCL_SUCCESS; /* by slots, whatever it is */
     return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);
 }
@@ -61,6 +64,8 @@ static HOCCL_Result check_memory(struct hoccl_request *q, size_t n, bool is_send
     struct hoccl_memory whole;
     bool one = s.pieces > 1 && !hoccl_memory_check(device, (const void *)s.low, s.high - s.low, &whole);
     HOCCL_Result r = HOCCL_SUCCESS;
+    if (one && q->comm->abroad.count)
+        whole.registered = hoccl_registry_look(q->comm->gpu->wire, &whole, (const void *)s.low, s.high - s.low);
     for (size_t i = 0; i < n && !r; i++) {
         if (q[i].is_send != is_send || !q[i].header.bytes)
             continue;
@@ -69,8 +74,8 @@ static HOCCL_Result check_memory(struct hoccl_request *q, size_t n, bool is_send
             q[i].memory.offset += (uintptr_t)q[i].address - s.low;
         } else
             r = hoccl_memory_check(device, q[i].address, q[i].header.bytes, &q[i].memory);
-        if (!r && !is_send)
-            r = make_reachable(&q[i]);
+        if (!r)
+            r = make_reachable(&q[i], one && whole.registered);
     }
     return r;
 }

@@ -3,6 +3,7 @@
  * the process. They can be exported as a descriptor, and RDMA can reach them where the driver offers it. */
 #include "device/buffer.h"
 
+#include "base/atomic.h"
 #include "base/error.h"
 
 #include <pthread.h>
@@ -15,7 +16,7 @@ struct buffer {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct buffer *buffers; /* under lock */
+static struct buffer *buffers; /* under lock, but for the question whether there are any */
 
 /* The own GPU must have access; the others get it where they can, for kernels and copies of the application. */
 static HOCCL_Result allow(const struct hoccl_device *device, CUdeviceptr address, size_t bytes)
@@ -79,9 +80,26 @@ HOCCL_Result hoccl_buffer_open(const struct hoccl_device *device, size_t bytes, 
     *address = (void *)(uintptr_t)b->address;
     pthread_mutex_lock(&lock);
     b->next = buffers;
-    buffers = b;
+    hoccl_publish(&buffers, b);
     pthread_mutex_unlock(&lock);
     return HOCCL_SUCCESS;
+}
+
+bool hoccl_buffer_find(const void *address, size_t bytes, uintptr_t *base, size_t *all)
+{
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
+    if (!hoccl_peek(&buffers))
+        return false;
+    pthread_mutex_lock(&lock);
+    const struct buffer *b = buffers;
+    while (b && (at < b->address || at - b->address >= b->bytes || bytes > b->bytes - (at - b->address)))
+        b = b->next;
+    if (b) {
+        *base = b->address;
+        *all = b->bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return b;
 }
 
 static struct buffer *take(CUdeviceptr address)
@@ -92,7 +110,7 @@ static struct buffer *take(CUdeviceptr address)
         link = &(*link)->next;
     struct buffer *b = *link;
     if (b)
-        *link = b->next;
+        hoccl_publish(link, b->next);
     pthread_mutex_unlock(&lock);
     return b;
 }

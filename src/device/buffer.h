@@ -11,4 +11,7 @@ HOCCL_Result hoccl_buffer_open(const struct hoccl_device *device, size_t bytes, 
 /* Unmap and forget. Errors: ARGUMENT (no buffer begins there), DEVICE. */
 HOCCL_Result hoccl_buffer_close(void *address);
 
+/* The buffer that these bytes lie in; false: in none. Cheap where there are no buffers. */
+bool hoccl_buffer_find(const void *address, size_t bytes, uintptr_t *base, size_t *all);
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "p2p/registered.h"
 #include "p2p/wire.h"
 
 #include <errno.h>
@@ -199,13 +200,12 @@ static bool flush_words(struct hoccl_far *far)
     return moved;
 }
 
-/* One slot to the slot that was granted for it; false if there is no room now. */
+/* One chunk to the place that was granted for it; false if there is no room now. */
 static bool write_slot(struct hoccl_far *far, struct hoccl_pool_slot *s)
 {
     struct hoccl_wire *w = far->wire;
-    struct hoccl_write write = {.from = &w->out.region, .offset = s->number * HOCCL_POOL_SLOT, .to = far->pool,
-                                .to_offset = (s->word & 0xffff) * HOCCL_POOL_SLOT, .bytes = s->bytes, .word = s->word,
-                                .tag = s->number};
+    struct hoccl_write write = {.from = s->from, .offset = s->from_offset, .to = s->to, .to_offset = s->to_offset,
+                                .bytes = s->bytes, .word = s->word, .tag = s->number};
     if (!w->transport->write(far->connection, &write))
         return false;
     if (!far->writing++)
@@ -281,30 +281,51 @@ bool hoccl_far_claimed(struct hoccl_far *far, uint32_t number, struct hoccl_flow
     return false;
 }
 
-/* A grant for a send that has been given up in the meantime means nothing. */
-static void hear_grant(struct hoccl_far *far, const struct hoccl_word_grant *g)
+/* Numbers of slots of the in pool, or (into) of chunks of a registered buffer. */
+static bool right_numbers(const uint32_t *words, unsigned n, bool into)
 {
-    struct hoccl_flow *f = hoccl_wired_find(far->sends, g->head.number);
+    unsigned mark = into ? HOCCL_PLACE_USER : 0;
+    for (unsigned i = 0; i < n; i++)
+        if (((words[i] & 0xffff) ^ mark) >= HOCCL_POOL_SLOTS)
+            return false;
+    return true;
+}
+
+/* Places for the next n chunks: slots, or (into) the receiver's buffer. For a send that has been given up in the meantime they
+ * mean nothing. */
+static void hear_places(struct hoccl_far *far, const struct hoccl_word_head *head, uint32_t chunk, const uint32_t *words,
+                        const struct hoccl_destination *into)
+{
+    struct hoccl_flow *f = hoccl_wired_find(far->sends, head->number);
+    unsigned n = head->count;
     if (!f)
         return;
     struct hoccl_flow_wire *p = &f->wire;
-    uint64_t chunks = g->chunk ? (f->header.bytes + g->chunk - 1) / g->chunk : 0;
-    bool good = chunks && g->chunk <= HOCCL_POOL_SLOT && g->head.count && p->granted - p->started + g->head.count <= HOCCL_GRANT_MOST &&
-                p->granted + g->head.count <= chunks && (!p->chunk || p->chunk == g->chunk);
-    for (unsigned i = 0; i < g->head.count && good; i++)
-        good = (g->slot[i] & 0xffff) < HOCCL_POOL_SLOTS;
+    uint64_t chunks = chunk ? (f->header.bytes + chunk - 1) / chunk : 0;
+    bool good = chunks && chunk <= HOCCL_POOL_SLOT && n && p->granted - p->started + n <= HOCCL_GRANT_MOST &&
+                p->granted + n <= chunks && (!p->chunk || p->chunk == chunk) && right_numbers(words, n, into);
     if (!good) {
-        hoccl_far_broken(far, "%s grants %u slots of %u bytes for chunk %u of send %u, which makes no sense", far->name,
-                         g->head.count, g->chunk, p->granted, g->head.number);
+        hoccl_far_broken(far, "%s grants %u places of %u bytes for chunk %u of send %u, which makes no sense", far->name, n, chunk,
+                         p->granted, head->number);
+        return;
+    }
+    if (into && !hoccl_registered_aim(f, n, into)) {
+        hoccl_far_broken(far, "no memory for a grant of %s", far->name);
         return;
     }
     p->granted_at = hoccl_now();
-    p->chunk = g->chunk;
+    p->chunk = chunk;
     p->chunks = (uint32_t)chunks;
-    for (unsigned i = 0; i < g->head.count; i++)
-        p->slot[p->granted++ % HOCCL_GRANT_MOST] = g->slot[i];
-    hoccl_fetch_add(&hoccl_wire_counts.allowed, g->head.count);
+    for (unsigned i = 0; i < n; i++)
+        p->slot[p->granted++ % HOCCL_GRANT_MOST] = words[i];
+    hoccl_fetch_add(into ? &hoccl_wire_counts.allowed_into : &hoccl_wire_counts.allowed, n);
     hoccl_wire_allow(far->wire, f);
+}
+
+static void hear_into(struct hoccl_far *far, const struct hoccl_word_into *g)
+{
+    struct hoccl_destination into = {g->region, g->offset};
+    hear_places(far, &g->head, g->chunk, g->slot, &into);
 }
 
 static void hear_answer(struct hoccl_far *far, const struct hoccl_word_answer *a)
@@ -382,6 +403,8 @@ static bool right_length(const struct hoccl_word_head *h, size_t bytes)
         return bytes == sizeof(struct hoccl_word_claim);
     case HOCCL_WORD_GRANT:
         return h->count <= HOCCL_GRANT_MOST && bytes == offsetof(struct hoccl_word_grant, slot) + h->count * sizeof(uint32_t);
+    case HOCCL_WORD_INTO:
+        return h->count <= HOCCL_GRANT_MOST && bytes == offsetof(struct hoccl_word_into, slot) + h->count * sizeof(uint32_t);
     case HOCCL_WORD_ANSWER:
         return bytes == sizeof(struct hoccl_word_answer);
     case HOCCL_WORD_STATUS:
@@ -404,6 +427,7 @@ void hoccl_far_hear(struct hoccl_far *far, const void *word, size_t bytes)
         struct hoccl_word_hello hello;
         struct hoccl_word_claim claim;
         struct hoccl_word_grant grant;
+        struct hoccl_word_into into;
         struct hoccl_word_answer answer;
         struct hoccl_word_status status;
         struct hoccl_word_totals totals;
@@ -427,7 +451,10 @@ void hoccl_far_hear(struct hoccl_far *far, const void *word, size_t bytes)
         hear_claim(far, &w.claim);
         break;
     case HOCCL_WORD_GRANT:
-        hear_grant(far, &w.grant);
+        hear_places(far, &w.head, w.grant.chunk, w.grant.slot, NULL);
+        break;
+    case HOCCL_WORD_INTO:
+        hear_into(far, &w.into);
         break;
     case HOCCL_WORD_ANSWER:
         hear_answer(far, &w.answer);

@@ -54,8 +54,8 @@ struct hoccl_far {
     struct hoccl_totals totals;   /* mirror */
 
     struct hoccl_list words;      /* messages that wait for room, or for the connection */
-    struct hoccl_list filled;     /* out slots that wait to be written, in order */
-    unsigned writing;             /* out slots that are with the network */
+    struct hoccl_list filled;     /* out slots, and chunks of registered memory, that wait to be written, in order */
+    unsigned writing;             /* those that are with the network */
     struct hoccl_list sends[HOCCL_FAR_TABLE];    /* flows that have claimed, by number */
     struct hoccl_list receives[HOCCL_FAR_TABLE]; /* flows that wait for a claim or for chunks, by number */
     struct hoccl_list claims[HOCCL_FAR_TABLE];   /* claims whose receive has not been reached */

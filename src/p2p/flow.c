@@ -195,7 +195,7 @@ void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
 {
     static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent over the network",
                                         "copied"};
-    uint32_t bit = 1u << flow->path;
+    uint32_t bit = 1u << (flow->path + (flow->wire.registered ? 8 : 0));
     if (flow->peer->paths_said & bit)
         return;
     flow->peer->paths_said |= bit;

@@ -66,11 +66,12 @@ struct hoccl_flow_wire {
     struct hoccl_list table;  /* in the connection's sends or receives */
     struct hoccl_list turn;   /* in the wire's sends or receives */
     uint32_t chunk, chunks;   /* bytes of a chunk but the last; how many. 0: not known yet */
-    uint32_t granted;         /* chunks that have a slot at the receiver */
-    uint32_t started;         /* send: chunks that have been given to the engine */
+    uint32_t granted;         /* chunks that have a place at the receiver */
+    uint32_t started;         /* send: chunks that have been given to the engine, or to the network as they are */
     uint32_t arrived;         /* receive: chunks that have come */
-    uint32_t landed;          /* chunks that the engine has copied */
+    uint32_t landed;          /* chunks that the engine has copied; of registered memory: that have been written, or have come */
     uint32_t copying;         /* chunks that the engine has */
+    uint32_t network;         /* chunks of registered memory that the network may still read or write */
     uint32_t answer;          /* enum hoccl_answer_status, 0: none; given (receive) or heard (send) */
     bool unflushed;           /* receive: what has arrived cannot be read (wire->unflushed) */
     bool turned;              /* counted among the wire's large flows under way */
@@ -78,7 +79,15 @@ struct hoccl_flow_wire {
     CUresult result;          /* the first refusal of the driver */
     uint64_t granted_at;      /* when slots were last granted, ns */
     struct hoccl_flow_header theirs; /* with MISMATCH: the peer's */
-    uint32_t slot[HOCCL_GRANT_MOST]; /* send: granted slots by chunk */
+    uint32_t slot[HOCCL_GRANT_MOST]; /* send: words of granted chunks */
+    struct hoccl_registration *registered; /* the buffer's; NULL: it goes by slots */
+    struct hoccl_destination *into;              /* send: where granted chunks go at a registered receiver; NULL: slots only so far */
+};
+
+/* Where the flow's first byte would be, for a chunk that is written into the receiver's buffer. */
+struct hoccl_destination {
+    struct hoccl_region_key region;
+    uint64_t offset;
 };
 
 /* SELF (self.c): where chunks are on their way. */

@@ -147,6 +147,17 @@ HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu)
     return r;
 }
 
+void hoccl_gpus_forget(const void *address)
+{
+    pthread_mutex_lock(&lock);
+    for (struct hoccl_list *l = table.next; l != &table; l = l->next) {
+        struct hoccl_gpu *g = hoccl_entry(l, struct hoccl_gpu, link);
+        if (g->wire && g->wire->endpoint)
+            hoccl_registry_forget(g->wire, address);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 void hoccl_gpu_settle(struct hoccl_gpu *gpu)
 {
     pthread_mutex_lock(&lock);

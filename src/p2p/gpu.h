@@ -42,6 +42,9 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
 HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu);
 HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu);
 
+/* Memory of HOCCL_MemAlloc is about to be freed: no NIC knows it any more. */
+void hoccl_gpus_forget(const void *address);
+
 /* A communicator is about to be given to the caller. */
 void hoccl_gpu_settle(struct hoccl_gpu *gpu);
 

@@ -72,10 +72,9 @@ void hoccl_exports_close(struct hoccl_exports *exports)
  * mapped or not: so walk the segments, each a mapping of its own with an id of its own. */
 static HOCCL_Result walk(const struct hoccl_device *device, const void *address, size_t bytes, struct hoccl_memory *m)
 {
-    const uint64_t prime = 0x100000001b3u;
     CUdeviceptr start = (CUdeviceptr)(uintptr_t)address, at = start, base;
     size_t n;
-    m->buffer = 0xcbf29ce484222325u;
+    m->buffer = HOCCL_RANGE_SEED;
     m->range = true;
     m->bytes = 0;
     while (at < start + bytes) {
@@ -88,7 +87,7 @@ static HOCCL_Result walk(const struct hoccl_device *device, const void *address,
                               address, bytes, device->ordinal, (void *)(uintptr_t)at);
         if (!m->bytes)
             m->base = base;
-        m->buffer = ((m->buffer ^ a.buffer) * prime ^ n) * prime;
+        m->buffer = hoccl_range_id(m->buffer, a.buffer, n);
         m->bytes += n;
         m->range &= (a.handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
         at = base + n;
@@ -122,6 +121,21 @@ HOCCL_Result hoccl_memory_id(const void *address, uint64_t *buffer)
     HOCCL_Result r = hoccl_driver_check(hoccl_driver.PointerGetAttributes(1, &name, &value, (CUdeviceptr)(uintptr_t)address),
                                         "asking the driver about the buffer %p", address);
     *buffer = id;
+    return r;
+}
+
+HOCCL_Result hoccl_memory_segment(const struct hoccl_device *device, uintptr_t at, struct hoccl_memory_segment *segment)
+{
+    struct attributes a;
+    HOCCL_Result r = query((const void *)at, &a);
+    CUdeviceptr base = a.start;
+    size_t bytes = a.bytes;
+    if (!r)
+        r = classify(device, (const void *)at, 1, &a);
+    if (!r && a.type == CU_MEMORYTYPE_DEVICE && !a.legacy)
+        r = hoccl_driver_check(hoccl_driver.MemGetAddressRange(&base, &bytes, at), "asking for the segment at %p", (void *)at);
+    if (!r)
+        *segment = (struct hoccl_memory_segment){base, bytes, a.buffer, a.type == CU_MEMORYTYPE_HOST};
     return r;
 }
 

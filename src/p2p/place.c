@@ -171,7 +171,8 @@ static const struct way {
     {"peer memory", false, 0},
 };
 
-#define WAYS (sizeof ways / sizeof *ways)
+#define WAYS HOCCL_PLACE_WAYS
+_Static_assert(WAYS == sizeof ways / sizeof *ways, "every way can be named");
 
 /* What has been said once is not said again: place `bit` of what this wire has told. */
 static void tell_once(struct hoccl_wire *w, unsigned bit, const char *name)
@@ -181,17 +182,17 @@ static void tell_once(struct hoccl_wire *w, unsigned bit, const char *name)
     w->told |= 1u << bit;
 }
 
-static HOCCL_Result register_by(struct hoccl_wire *w, struct hoccl_pool *pool, const struct way *way)
+HOCCL_Result hoccl_place_register(struct hoccl_wire *wire, unsigned way, struct hoccl_region_source source, struct hoccl_region *region)
 {
-    struct hoccl_region_source source = hoccl_pool_source(pool);
-    if (way->dmabuf) {
-        CUresult e = hoccl_driver.MemGetHandleForAddressRange(&source.dmabuf, pool->memory.address, pool->memory.bytes,
-                                                              CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, way->flags);
+    const struct way *by = &ways[way];
+    if (by->dmabuf) {
+        CUresult e = hoccl_driver.MemGetHandleForAddressRange(&source.dmabuf, (CUdeviceptr)(uintptr_t)source.address, source.bytes,
+                                                              CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, by->flags);
         if (e)
             return hoccl_fail(HOCCL_ERR_DEVICE, "the driver gives none of its memory (%s)%s", hoccl_driver_error(e),
-                              way->flags ? "" : ": that takes NVIDIA's open kernel modules and Linux 5.12");
+                              by->flags ? "" : ": that takes NVIDIA's open kernel modules and Linux 5.12");
     }
-    HOCCL_Result r = w->transport->region_add(w->endpoint, &source, &pool->region);
+    HOCCL_Result r = wire->transport->region_add(wire->endpoint, &source, region);
     if (source.dmabuf >= 0)
         close(source.dmabuf);
     return r;
@@ -202,7 +203,7 @@ static HOCCL_Result register_pool(struct hoccl_wire *w, struct hoccl_pool *pool,
 {
     HOCCL_Result r = HOCCL_ERR_DEVICE;
     for (unsigned i = 0; i < WAYS && r; i++) {
-        r = register_by(w, pool, &ways[i]);
+        r = hoccl_place_register(w, i, hoccl_pool_source(pool), &pool->region);
         if (r)
             tell_once(w, i, ways[i].name);
         else

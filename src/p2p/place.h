@@ -32,6 +32,10 @@ void hoccl_place_find(const struct hoccl_transport *transport, const struct hocc
 void hoccl_place_try(const struct hoccl_transport *transport, const struct hoccl_device *device, int other,
                      struct hoccl_place *place);
 
+/* Register memory of a GPU in one of these ways, the best first; `source` says what, and is by address. The error says why not. */
+#define HOCCL_PLACE_WAYS 3u
+HOCCL_Result hoccl_place_register(struct hoccl_wire *wire, unsigned way, struct hoccl_region_source source, struct hoccl_region *region);
+
 /* Make the wire's pools and register them, on place.other or else in host memory; wire->slots says where they are. Under the
  * GPU table's lock, the context current. */
 HOCCL_Result hoccl_place_pools(struct hoccl_wire *wire);

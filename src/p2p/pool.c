@@ -4,6 +4,7 @@
 #include "p2p/pool.h"
 
 #include "base/error.h"
+#include "p2p/words.h"
 
 #include <sys/mman.h>
 
@@ -26,6 +27,17 @@ static HOCCL_Result open_host(struct hoccl_pool *pool, const char *what)
     return HOCCL_SUCCESS;
 }
 
+static void make_slots(struct hoccl_pool *pool, unsigned mark)
+{
+    pool->count = HOCCL_POOL_SLOTS;
+    hoccl_list_init(&pool->free);
+    for (unsigned i = pool->count; i-- > 0;) {
+        pool->slot[i].number = (uint16_t)(i | mark);
+        hoccl_list_init(&pool->slot[i].link);
+        hoccl_pool_give(pool, &pool->slot[i]);
+    }
+}
+
 HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device *device, enum hoccl_pool_place place, int other,
                              const char *what)
 {
@@ -34,14 +46,14 @@ HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device 
     if (r)
         return r;
     *pool = p;
-    pool->count = HOCCL_POOL_SLOTS;
-    hoccl_list_init(&pool->free);
-    for (unsigned i = pool->count; i-- > 0;) {
-        pool->slot[i].number = (uint16_t)i;
-        hoccl_list_init(&pool->slot[i].link);
-        hoccl_pool_give(pool, &pool->slot[i]);
-    }
+    make_slots(pool, 0);
     return HOCCL_SUCCESS;
+}
+
+void hoccl_pool_open_user(struct hoccl_pool *pool)
+{
+    *pool = (struct hoccl_pool){.place = HOCCL_POOL_USER};
+    make_slots(pool, HOCCL_PLACE_USER);
 }
 
 void hoccl_pool_close(struct hoccl_pool *pool)
@@ -51,7 +63,7 @@ void hoccl_pool_close(struct hoccl_pool *pool)
     if (pool->place == HOCCL_POOL_HOST) {
         hoccl_driver.MemHostUnregister(pool->host);
         munmap(pool->host, POOL_BYTES);
-    } else {
+    } else if (pool->place == HOCCL_POOL_GPU) {
         hoccl_device_memory_close(&pool->memory);
     }
     pool->count = 0;

@@ -6,6 +6,11 @@
  *   in:   FREE ──granted──▶ GRANTED ──ARRIVED──▶ COPYING ──the engine has emptied it──▶ FREE
  *                              └──ARRIVED, on a GPU that demands it──▶ FLUSHING ──flushed──▶ COPYING (order.h)
  *
+ * Chunks of registered memory (registered.c) are counted in two more pools, whose slots have no memory and are not copied:
+ *
+ *   out:  FREE ──a granted chunk──▶ FILLED ──write() took it──▶ WRITING ──WRITTEN──▶ FREE
+ *   in:   FREE ──granted──▶ GRANTED ──ARRIVED──▶ FREE, or FLUSHING ──flushed──▶ FREE
+ *
  * Every arrow is the progress thread's; what lets it go on (the engine's flag, the transport's event) is not.
  *
  * Why a fixed pool always drains: an out slot is taken only against a grant, that is when a slot at the receiver waits for
@@ -24,7 +29,7 @@
 #define HOCCL_POOL_SLOT ((size_t)512 << 10) /* see pipe.h */
 #define HOCCL_POOL_SLOTS 64u                /* 32 MiB each way */
 
-enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU };
+enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU, HOCCL_POOL_USER };
 
 enum hoccl_pool_state {
     HOCCL_POOL_FREE,
@@ -41,13 +46,17 @@ struct hoccl_flow;
 struct hoccl_pool_slot {
     struct hoccl_list link; /* FREE: in the pool; COPYING: in the wire's list of copies; FILLED: in the connection's queue */
     enum hoccl_pool_state state;
-    uint16_t number;
+    uint16_t number;         /* with HOCCL_PLACE_USER in the pools of chunks of registered memory */
     uint16_t generation;     /* in: of its last grant */
     bool cancelled;          /* COPYING: no more of it is given to the engine */
     struct hoccl_far *far;   /* whose connection; NULL: gone */
-    struct hoccl_flow *flow; /* GRANTED, FLUSHING, COPYING; NULL: given up */
+    struct hoccl_flow *flow; /* GRANTED, FLUSHING, COPYING; NULL: given up. Of registered memory: always */
     uint32_t chunk, bytes;
-    uint32_t word;           /* out: the slot at the other end, as granted */
+    uint32_t word;           /* out: the place at the other end, as granted, */
+    struct hoccl_region_key to; /* and where that is */
+    uint64_t to_offset;
+    const struct hoccl_region *from; /* out: what the network reads */
+    size_t from_offset;
     enum hoccl_direction direction;
     struct hoccl_transfer transfer;
     struct hoccl_order_request order; /* FLUSHING */
@@ -67,6 +76,9 @@ struct hoccl_pool {
  * current. */
 HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device *device, enum hoccl_pool_place place, int other,
                              const char *what);
+
+/* The same without memory, for chunks of registered memory. */
+void hoccl_pool_open_user(struct hoccl_pool *pool);
 
 /* Frees it; host memory only inside hoccl_parking_quiet. Nothing if it is not open. */
 void hoccl_pool_close(struct hoccl_pool *pool);

@@ -8,6 +8,7 @@
 #include "base/setting.h"
 #include "p2p/gpu.h"
 #include "p2p/precedence.h"
+#include "p2p/registered.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,9 @@
 #define UNEVEN_LEAST 3u                         /* each: less does not cover the time that a grant takes */
 #define DEEPEST ((HOCCL_POOL_SLOTS - KEPT_FOR_LARGE - 8) / LARGE_AT_ONCE) /* so that some are left for flows of one chunk */
 _Static_assert(DEEPEST <= HOCCL_GRANT_MOST, "a grant holds them");
+#define USER_AHEAD (HOCCL_POOL_SLOTS * 3 / 8) /* chunks that a registered receive lets in at once: they hold no memory */
+
+_Static_assert(USER_AHEAD <= HOCCL_GRANT_MOST && LARGE_AT_ONCE * USER_AHEAD < HOCCL_POOL_SLOTS, "small messages find room");
 
 struct hoccl_wire_count hoccl_wire_counts;
 
@@ -63,6 +67,15 @@ static void count_copy(struct hoccl_pool_slot *s)
         f->wire.landed++;
 }
 
+void hoccl_wire_rest(struct hoccl_wire *wire, struct hoccl_flow *flow)
+{
+    struct hoccl_flow_wire *p = &flow->wire;
+    if (!p->turned || p->copying || p->network)
+        return;
+    p->turned = false;
+    wire->sending--;
+}
+
 static bool end_filling(struct hoccl_wire *w)
 {
     struct hoccl_list *l, *next;
@@ -74,10 +87,7 @@ static bool end_filling(struct hoccl_wire *w)
         if (!copied(s))
             continue;
         count_copy(s);
-        if (f->wire.turned && !f->wire.copying) {
-            f->wire.turned = false;
-            w->sending--;
-        }
+        hoccl_wire_rest(w, f);
         w->fillings--;
         moved = true;
         if (s->cancelled || s->transfer.result || !s->far) {
@@ -114,6 +124,7 @@ static bool end_emptying(struct hoccl_wire *w)
 uint64_t hoccl_wire_reclaim(struct hoccl_wire *wire, struct hoccl_far *far)
 {
     uint64_t lost = 0;
+    hoccl_registered_reclaim(wire, far);
     for (unsigned i = 0; i < wire->out.count; i++) {
         struct hoccl_pool_slot *s = &wire->out.slot[i];
         if (s->far != far)
@@ -175,16 +186,27 @@ static void called(struct hoccl_wire *w, uint64_t id)
         w->transport->decline(w->endpoint, id);
 }
 
+/* By its number, in the pool of slots or in that of chunks of registered memory. */
+static struct hoccl_pool_slot *find_slot(struct hoccl_pool *slots, struct hoccl_pool *user, uint64_t number)
+{
+    uint64_t i = number & ~(uint64_t)HOCCL_PLACE_USER;
+    struct hoccl_pool *pool = i == number ? slots : user;
+    return i < pool->count ? &pool->slot[i] : NULL;
+}
+
 static void written(struct hoccl_wire *w, struct hoccl_far *far, uint64_t tag)
 {
-    struct hoccl_pool_slot *s = tag < w->out.count ? &w->out.slot[tag] : NULL;
+    struct hoccl_pool_slot *s = find_slot(&w->out, &w->user_out, tag);
     if (!s || s->state != HOCCL_POOL_WRITING || s->far != far) {
         hoccl_far_broken(far, "the transport reports slot %llu written, which it does not have", (unsigned long long)tag);
         return;
     }
     far->writing--;
     far->moved_at = hoccl_now();
-    hoccl_pool_give(&w->out, s);
+    if (s->number & HOCCL_PLACE_USER)
+        hoccl_registered_written(w, s);
+    else
+        hoccl_pool_give(&w->out, s);
 }
 
 static void empty(struct hoccl_wire *w, struct hoccl_pool_slot *s)
@@ -222,7 +244,7 @@ static void flush_slot(struct hoccl_wire *w, struct hoccl_pool_slot *s)
 static void arrived(struct hoccl_wire *w, struct hoccl_far *far, uint32_t word, size_t bytes)
 {
     unsigned number = word & 0xffff;
-    struct hoccl_pool_slot *s = number < w->in.count ? &w->in.slot[number] : NULL;
+    struct hoccl_pool_slot *s = find_slot(&w->in, &w->user_in, number);
     if (!s || s->state != HOCCL_POOL_GRANTED || s->far != far || s->generation != word >> 16 || s->bytes != bytes) {
         hoccl_far_broken(far, "%s has written %zu bytes into slot %u (grant %u), which is not what it was granted", far->name, bytes,
                          number, word >> 16);
@@ -239,7 +261,9 @@ static void arrived(struct hoccl_wire *w, struct hoccl_far *far, uint32_t word, 
         p->turned = false;
         w->receiving--;
     }
-    if (w->place.flush)
+    if (s->number & HOCCL_PLACE_USER)
+        hoccl_registered_arrived(w, s);
+    else if (w->place.flush)
         flush_slot(w, s);
     else
         empty(w, s);
@@ -301,30 +325,31 @@ static bool takes_turn(const struct hoccl_flow_wire *p)
     return p->chunks > 1 && !p->uneven;
 }
 
-/* The most slots that the flow may have at once. */
+/* The most places that the flow may have at once. */
 static unsigned window(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
-    unsigned most = f->peer->far->ahead, share = w->uneven ? UNEVEN_MOST / w->uneven : most;
+    unsigned most = f->wire.registered ? USER_AHEAD : f->peer->far->ahead, share = w->uneven ? UNEVEN_MOST / w->uneven : most;
     if (!f->wire.uneven || share >= most)
         return most;
     return share > UNEVEN_LEAST ? share : most < UNEVEN_LEAST ? most : UNEVEN_LEAST;
 }
 
-/* How many slots the flow may have now. Few at a time, but not one by one: a message a chunk would cost as much as the
+/* How many places the flow may have now. Few at a time, but not one by one: a message a chunk would cost as much as the
  * chunk. */
 static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
     const struct hoccl_flow_wire *p = &f->wire;
     unsigned out = p->granted - p->landed, most = window(w, f), left = p->chunks - p->granted;
-    unsigned kept = p->chunks == 1 ? KEPT_FOR_LARGE : p->uneven ? HOCCL_POOL_SLOTS - UNEVEN_MOST : 0;
-    unsigned idle = w->in.idle > kept ? w->in.idle - kept : 0, n = most > out ? most - out : 0;
+    bool user = hoccl_registered_run(f, p->granted, 1);
+    unsigned kept = p->chunks == 1 ? user ? 0 : KEPT_FOR_LARGE : p->uneven ? HOCCL_POOL_SLOTS - UNEVEN_MOST : 0;
+    unsigned have = user ? w->user_in.idle : w->in.idle, idle = have > kept ? have - kept : 0, n = most > out ? most - out : 0;
     n = n < left ? n : left;
     n = n < idle ? n : idle;
     bool few = n < left && n < (most + 1) / 2 && out > 1;
     return few ? 0 : n;
 }
 
-static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
+static void grant_slots(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
 {
     struct hoccl_flow_wire *p = &f->wire;
     struct hoccl_far *far = f->peer->far;
@@ -344,6 +369,25 @@ static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
     hoccl_fetch_add(&hoccl_wire_counts.granted, n);
     at_least(&hoccl_wire_counts.deepest, p->granted - p->landed);
     hoccl_far_say(far, &g, offsetof(struct hoccl_word_grant, slot) + n * sizeof *g.slot);
+}
+
+/* Up to n places, at least one: of a registered receive what lies in one segment, and what lies across two, by turns. */
+static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
+{
+    struct hoccl_flow_wire *p = &f->wire;
+    if (!p->registered) {
+        grant_slots(w, f, n);
+        return;
+    }
+    for (unsigned run; n; n -= run) {
+        run = hoccl_registered_run(f, p->granted, n);
+        if (run > w->user_in.idle || (!run && !w->in.idle))
+            return;
+        if (run)
+            hoccl_registered_grant(w, f, run);
+        else
+            grant_slots(w, f, run = 1);
+    }
 }
 
 /* After a grant: is it still one of those that want more, and where among them? */
@@ -397,45 +441,69 @@ static bool give_grants(struct hoccl_wire *w)
 
 /* ---- filling ----------------------------------------------------------------------------------------------------- */
 
+void hoccl_wire_aim(const struct hoccl_flow *flow, struct hoccl_pool_slot *slot)
+{
+    const struct hoccl_flow_wire *p = &flow->wire;
+    unsigned i = p->started % HOCCL_GRANT_MOST;
+    bool into = p->slot[i] & HOCCL_PLACE_USER;
+    slot->word = p->slot[i];
+    slot->to = into ? p->into[i].region : flow->peer->far->pool;
+    slot->to_offset = into ? p->into[i].offset + (uint64_t)p->started * p->chunk : (slot->word & 0xffff) * HOCCL_POOL_SLOT;
+}
+
 static void fill(struct hoccl_wire *w, struct hoccl_flow *f, struct hoccl_pool_slot *s)
 {
     struct hoccl_flow_wire *p = &f->wire;
     uint64_t at = (uint64_t)p->started * p->chunk, left = f->header.bytes - at;
+    hoccl_wire_aim(f, s);
     s->far = f->peer->far;
     s->flow = f;
-    s->chunk = p->started;
+    s->chunk = p->started++;
     s->bytes = left < p->chunk ? (uint32_t)left : p->chunk;
-    s->word = p->slot[p->started++ % HOCCL_GRANT_MOST];
+    s->from = &w->out.region;
+    s->from_offset = s->number * HOCCL_POOL_SLOT;
     w->fillings++;
     hoccl_fetch_add(&hoccl_wire_counts.filled, 1);
     start_copy(w, &w->out, s, true);
 }
 
-static bool may_fill(const struct hoccl_wire *w, const struct hoccl_flow *f)
+static bool may_start(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
     const struct hoccl_flow_wire *p = &f->wire;
-    return p->started < p->granted && w->fillings < FILLINGS && !hoccl_hold_keeps(f->hold) && hoccl_far_is_open(f->peer->far) &&
+    return p->started < p->granted && !hoccl_hold_keeps(f->hold) && hoccl_far_is_open(f->peer->far) &&
            (p->chunks == 1 || p->turned || w->sending < LARGE_AT_ONCE);
+}
+
+/* The next granted chunk, into an out slot or, of a registered buffer, to the network as it is; false: no room now. */
+static bool start_chunk(struct hoccl_wire *w, struct hoccl_flow *f)
+{
+    struct hoccl_flow_wire *p = &f->wire;
+    bool user = hoccl_registered_run(f, p->started, 1), room = user ? p->network < f->peer->far->ahead : w->fillings < FILLINGS;
+    struct hoccl_pool_slot *s = room ? hoccl_pool_take(user ? &w->user_out : &w->out) : NULL;
+    if (!s)
+        return false;
+    if (p->chunks > 1 && !p->turned) {
+        p->turned = true;
+        at_least(&hoccl_wire_counts.sending, (uint64_t)++w->sending);
+    }
+    if (user)
+        hoccl_registered_fill(f, s);
+    else
+        fill(w, f, s);
+    hoccl_hold_passed(f->hold);
+    return true;
 }
 
 static bool fill_slots(struct hoccl_wire *w)
 {
     struct hoccl_list *l, *next;
     bool moved = false;
-    for (l = w->sends.next; l != &w->sends && w->fillings < FILLINGS; l = next) {
+    for (l = w->sends.next; l != &w->sends; l = next) {
         struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
         struct hoccl_flow_wire *p = &f->wire;
-        struct hoccl_pool_slot *s;
         next = l->next;
-        while (may_fill(w, f) && (s = hoccl_pool_take(&w->out))) {
-            if (p->chunks > 1 && !p->turned) {
-                p->turned = true;
-                at_least(&hoccl_wire_counts.sending, (uint64_t)++w->sending);
-            }
-            fill(w, f, s);
-            hoccl_hold_passed(f->hold);
+        while (may_start(w, f) && start_chunk(w, f))
             moved = true;
-        }
         if (p->started == p->granted) /* it is put in again with the next grant */
             hoccl_list_remove(l);
     }
@@ -476,6 +544,7 @@ void hoccl_wire_drop(struct hoccl_wire *wire, struct hoccl_flow *flow)
     hoccl_list_remove(&flow->wire.turn);
     drop_slots(wire, &wire->out, flow);
     drop_slots(wire, &wire->in, flow);
+    hoccl_registered_drop(wire, flow);
     if (flow->wire.turned && !flow->is_send) {
         flow->wire.turned = false;
         wire->receiving--;
@@ -524,40 +593,4 @@ bool hoccl_wire_idle(const struct hoccl_wire *wire)
 bool hoccl_wire_arm(struct hoccl_wire *wire)
 {
     return hoccl_observe(&wire->open) && wire->transport->arm(wire->endpoint);
-}
-
-/* Grants of this peer that have not been used, or a send of its that gets none for now, since other flows come first or the
- * engine is slow. */
-static bool owes(const struct hoccl_wire *w, const struct hoccl_far *far)
-{
-    for (const struct hoccl_list *l = w->sends.next; l != &w->sends; l = l->next) {
-        const struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
-        if (f->peer->far == far && f->wire.granted > f->wire.started)
-            return true;
-    }
-    for (const struct hoccl_list *l = w->receives.next; l != &w->receives; l = l->next)
-        if (hoccl_entry(l, struct hoccl_flow, wire.turn)->peer->far == far)
-            return true;
-    return false;
-}
-
-void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now)
-{
-    struct hoccl_word_head alive = {.kind = HOCCL_WORD_ALIVE};
-    struct hoccl_list *l, *next;
-    if (!hoccl_observe(&wire->open))
-        return;
-    hoccl_order_check(&wire->order, now, wire->gpu->resumed, hoccl_settings.timeout);
-    for (l = wire->fars.next; l != &wire->fars; l = next) {
-        struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
-        next = l->next;
-        bool waits = far->writing || !hoccl_list_empty(&far->filled);
-        uint64_t last = far->moved_at > wire->gpu->resumed ? far->moved_at : wire->gpu->resumed;
-        if (waits && now > last && now - last > hoccl_settings.timeout)
-            hoccl_far_broken(far, "the network has not taken anything for %llu s (HOCCL_TIMEOUT), and %u chunks wait for it: the "
-                             "peer's process may have been stopped, or its host", (unsigned long long)(hoccl_settings.timeout / HOCCL_S),
-                             far->writing);
-        else if (hoccl_far_is_open(far) && owes(wire, far))
-            hoccl_far_say(far, &alive, sizeof alive);
-    }
 }

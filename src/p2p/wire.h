@@ -4,7 +4,7 @@
  *
  *   user's buffer ─engine─▶ out slot ═network═▶ in slot ─engine─▶ user's buffer
  *
- * Different chunks are in all three places at once. Who may go on is decided here, for all flows together:
+ * Different chunks are in all three places at once. Registered memory needs no slot at its end (registered.h). Who may go on is decided here, for all flows together:
  *
  *   receiver  grants slots to claimed flows, those of one operation in its order (precedence.h), to at most two large flows at once
  *             (the second, so that the NIC has work when the first one's sender is busy elsewhere), and of uneven ones a few
@@ -20,6 +20,7 @@
 #include "p2p/far.h"
 #include "p2p/place.h"
 #include "p2p/pool.h"
+#include "p2p/registry.h"
 
 struct hoccl_wire {
     const struct hoccl_transport *transport;
@@ -33,8 +34,10 @@ struct hoccl_wire {
     char slots[300];             /* where the pools are, in words */
     uint32_t told;               /* place.c: which refusals have been said */
     struct hoccl_pool out, in;
-    struct hoccl_order order;    /* flushes of what has arrived in the in pool */
+    struct hoccl_order order;    /* flushes of what has arrived */
     char unflushed[256];         /* why one failed */
+    struct hoccl_pool user_out, user_in; /* chunks of registered memory that the network may touch (registered.h) */
+    struct hoccl_registry registry;      /* any thread, under its lock */
     uint32_t open;               /* 1: the progress thread may use the endpoint */
     bool equipped;               /* the pools are there and registered */
     struct hoccl_list fars;      /* connections that have been begun */
@@ -53,6 +56,8 @@ struct hoccl_wire_count {
     uint64_t granted, arrived;   /* receiver: slots given, chunks come */
     uint64_t flushed;            /* of these, how many had to be flushed */
     uint64_t allowed, filled, written; /* sender: slots given to us, out slots taken, given to the network */
+    uint64_t into, allowed_into; /* chunks that we let into our registered buffers, that peers let into theirs */
+    uint64_t from;               /* chunks that go from our registered buffers */
     uint64_t deepest;            /* most chunks of one flow on the way at once */
     uint64_t sending, receiving; /* most large flows at once, of one wire */
     uint64_t overlaps;           /* writes given while an engine was filling another slot */
@@ -93,12 +98,18 @@ void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now);
 
 /* ---- for far.c and wired.c --------------------------------------------------------------------------------------- */
 
-/* A send has been granted slots; a receive has met its claim. */
+/* A send has been granted places; a receive has met its claim. */
 void hoccl_wire_allow(struct hoccl_wire *wire, struct hoccl_flow *flow);
 void hoccl_wire_want(struct hoccl_wire *wire, struct hoccl_flow *flow);
 
 /* Give no more of this flow to anybody, and forget it once its copies have landed. */
 void hoccl_wire_drop(struct hoccl_wire *wire, struct hoccl_flow *flow);
+
+/* The send's next granted chunk goes to the place that was granted for it. */
+void hoccl_wire_aim(const struct hoccl_flow *flow, struct hoccl_pool_slot *slot);
+
+/* A send of which neither an engine nor the network has anything waits for grants, or is over: it gives up its turn. */
+void hoccl_wire_rest(struct hoccl_wire *wire, struct hoccl_flow *flow);
 
 /* The network has nothing of this connection any more: its slots are free, or will be when the engines are done. The
  * bytes that were left to be written. */

@@ -66,6 +66,8 @@ HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
     struct hoccl_wire *w = gpu->wire ? gpu->wire : hoccl_alloc(sizeof *w, "the network's part of a GPU");
     if (!w)
         return HOCCL_ERR_MEMORY;
+    if (!gpu->wire)
+        hoccl_registry_init(&w->registry);
     w->gpu = gpu;
     w->transport = hoccl_wire_transport ? hoccl_wire_transport : hoccl_transport_choose();
     hoccl_list_init(&w->fars);
@@ -94,6 +96,8 @@ HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
     HOCCL_Result r = hoccl_place_pools(wire);
     if (r)
         return r;
+    hoccl_pool_open_user(&wire->user_out);
+    hoccl_pool_open_user(&wire->user_in);
     wire->equipped = true;
     return HOCCL_SUCCESS;
 }
@@ -110,6 +114,7 @@ void hoccl_wire_close(struct hoccl_wire *wire)
 {
     if (!wire || !wire->endpoint)
         return;
+    hoccl_registry_close(wire);
     if (wire->equipped) {
         wire->transport->region_remove(wire->endpoint, &wire->out.region);
         wire->transport->region_remove(wire->endpoint, &wire->in.region);
@@ -127,5 +132,6 @@ void hoccl_wire_free(struct hoccl_wire *wire)
         return;
     hoccl_pool_close(&wire->out);
     hoccl_pool_close(&wire->in);
+    pthread_mutex_destroy(&wire->registry.lock);
     free(wire);
 }

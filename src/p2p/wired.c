@@ -7,14 +7,16 @@
  *                                                       └──zero bytes: ANSWER DONE──▶ DONE
  *                                                       └──they differ: ANSWER MISMATCH──▶ the error
  *
- * A receive needs nothing of its peer to end after a failure: only this rank's own engine writes into its buffer. What
- * still arrives stays in the slots. So an abort waits for no peer across nodes. */
+ * A staged receive needs nothing of its peer to end after a failure: only this rank's own engine writes into its buffer. What
+ * still arrives stays in the slots. Registered memory is the network's until what was granted has come and what was given has
+ * been written, or the connection has ended, which an abort sees to at once. So an abort waits for no peer across nodes. */
 #include "p2p/wire.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "p2p/gpu.h"
+#include "p2p/registered.h"
 
 #include <stdio.h>
 
@@ -49,8 +51,9 @@ static void say_path(struct hoccl_flow *f)
 {
     const struct hoccl_far *far = f->peer->far;
     char why[480];
-    snprintf(why, sizeof why, "it is on another node (%s): %s, %d lane%s, %u chunks on the way at most, slots %s",
-             f->peer->card.host, far->wire->transport->name, far->lanes, far->lanes == 1 ? "" : "s", far->ahead, far->wire->slots);
+    snprintf(why, sizeof why, "it is on another node (%s): %s, %d lane%s, %u chunks on the way at most, %s%s",
+             f->peer->card.host, far->wire->transport->name, far->lanes, far->lanes == 1 ? "" : "s", far->ahead,
+             f->wire.registered ? "this rank's buffer is registered" : "slots ", f->wire.registered ? "" : far->wire->slots);
     hoccl_flow_say_path(f, why);
 }
 
@@ -131,6 +134,7 @@ static HOCCL_Result begin(struct hoccl_flow *f, bool *moved)
         return wait_peer(f);
     }
     *moved = true;
+    hoccl_registered_begin(f);
     if (f->is_send) {
         struct hoccl_word_claim c = {.head = {HOCCL_WORD_CLAIM, 0, f->number}, .header = f->header};
         enter(f, far->sends);
@@ -152,9 +156,11 @@ static HOCCL_Result refused(const struct hoccl_flow *f)
 
 static HOCCL_Result unflushed(const struct hoccl_flow *f)
 {
+    const struct hoccl_wire *wire = f->peer->far->wire;
     char name[160];
-    return hoccl_fail(HOCCL_ERR_DEVICE, "%s: what has arrived on GPU %d cannot be read: %s", hoccl_flow_name(f, name, sizeof name),
-                      f->peer->far->wire->place.other, f->peer->far->wire->unflushed);
+    return hoccl_fail(HOCCL_ERR_DEVICE, "%s: what has arrived on %s GPU %d cannot be read: %s", hoccl_flow_name(f, name, sizeof name),
+                      f->wire.registered ? "its own" : "the", f->wire.registered ? wire->gpu->device.ordinal : wire->place.other,
+                      wire->unflushed);
 }
 
 static HOCCL_Result advance(struct hoccl_flow *f, bool *moved)
@@ -170,12 +176,15 @@ static HOCCL_Result advance(struct hoccl_flow *f, bool *moved)
         hoccl_list_remove(&p->table);
         if (p->chunks)
             say_path(f);
+        hoccl_registered_end(f);
         f->state = HOCCL_FLOW_DONE;
         *moved = true;
         return HOCCL_SUCCESS;
     }
-    bool engine_only = p->chunks && (f->is_send ? p->started : p->arrived) == p->chunks;
-    return engine_only ? HOCCL_SUCCESS : wait_peer(f);
+    bool theirs = !p->chunks || (f->is_send ? p->started : p->arrived) < p->chunks;
+    if (f->is_send && !p->copying && !p->network)
+        theirs = true; /* what was given to the network is not there any more: the connection has ended */
+    return theirs ? wait_peer(f) : HOCCL_SUCCESS; /* engines have the rest, or the network, which is watched by itself (wire_check.c) */
 }
 
 HOCCL_Result hoccl_wired_step(struct hoccl_flow *flow, bool *moved)
@@ -193,8 +202,10 @@ void hoccl_wired_cancel(struct hoccl_flow *flow)
 
 bool hoccl_wired_drain(struct hoccl_flow *flow)
 {
-    if (flow->wire.copying)
+    if (flow->wire.copying || flow->wire.network)
         return false;
+    if (flow->wire.registered || flow->wire.into)
+        hoccl_registered_end(flow);
     if (flow->state != HOCCL_FLOW_DONE)
         flow->state = HOCCL_FLOW_FAILED;
     return true;

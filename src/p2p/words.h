@@ -9,10 +9,15 @@
  *                   ── CLAIM n{header} ─────────────▶  its stream has reached receive n: compares the headers
  *                   ◀───────────── ANSWER n{MISMATCH, header} ──   they differ: both ends fail, with both values
  *                   ◀───────────── ANSWER n{DONE} ──               zero bytes: done
- *                   ◀───────────── GRANT n{chunk, slots} ──        slots of its in pool; the k-th slot granted to a
+ *                   ◀───────────── GRANT n{chunk, slots} ──        slots of its in pool; the k-th place granted to a
  *   engine: chunk k ─▶ out slot                                    flow is for the flow's k-th chunk
  *                   ══ write: chunk k, word ═══════════▶  in slot: engine: ─▶ the user's buffer
  *   the last chunk has left the buffer: done           the last chunk has landed: done
+ *
+ *   Registered memory takes no slots, at either end by itself, and chunk by chunk:
+ *                   ◀───────────── INTO n{chunk, region, offset, words} ──   the receive's buffer is registered
+ *   (its buffer is registered: chunk k as it is)
+ *                   ══ write: chunk k, word ═══════════▶  the user's buffer, at offset + k × chunk of the region
  *
  *   any time        ── STATUS{state, text} ──▶         the communicator has failed here, or was aborted
  *                   ── TOTALS{sends, receives} ──▶     this rank posts no more, and so much it has posted
@@ -26,8 +31,9 @@
 #include "p2p/mailbox.h"
 #include "transport/transport.h"
 
-#define HOCCL_WORDS_VERSION 2u
-#define HOCCL_GRANT_MOST 32u /* slots that a flow can hold at once, and so in one GRANT */
+#define HOCCL_WORDS_VERSION 3u
+#define HOCCL_GRANT_MOST 32u /* chunks that a flow can have granted at once, and so in one GRANT or INTO */
+#define HOCCL_PLACE_USER 0x8000u /* in a place's number: not a slot, but the chunk's own place in the user's memory */
 
 enum hoccl_word_kind {
     HOCCL_WORD_HELLO = 1,
@@ -38,12 +44,13 @@ enum hoccl_word_kind {
     HOCCL_WORD_TOTALS,
     HOCCL_WORD_PACKET,
     HOCCL_WORD_ALIVE,
+    HOCCL_WORD_INTO,
 };
 
 struct hoccl_word_head {
     uint16_t kind;
-    uint16_t count;  /* GRANT: slots; ANSWER: enum hoccl_answer_status; STATUS: enum hoccl_board_state; PACKET: bytes here */
-    uint32_t number; /* HELLO: version; CLAIM, GRANT, ANSWER: of the flow; PACKET: bytes of the packet still to come, these
+    uint16_t count;  /* GRANT, INTO: chunks; ANSWER: enum hoccl_answer_status; STATUS: enum hoccl_board_state; PACKET: bytes here */
+    uint32_t number; /* HELLO: version; CLAIM, GRANT, INTO, ANSWER: of the flow; PACKET: bytes of the packet still to come, these
                       * included */
 };
 
@@ -64,6 +71,15 @@ struct hoccl_word_grant {
     struct hoccl_word_head head;
     uint32_t chunk;                  /* bytes of each chunk but the last; the same in all grants of a flow */
     uint32_t slot[HOCCL_GRANT_MOST]; /* what comes back with the chunk: number | generation << 16 */
+};
+
+struct hoccl_word_into {
+    struct hoccl_word_head head;
+    uint32_t chunk;                  /* as in GRANT */
+    uint32_t reserved;               /* 0 */
+    struct hoccl_region_key region;
+    uint64_t offset;                 /* of the flow's first byte in the region, modulo 2⁶⁴: it may stand before it, in another */
+    uint32_t slot[HOCCL_GRANT_MOST]; /* what comes back with each chunk: number | generation << 16 */
 };
 
 struct hoccl_word_answer {

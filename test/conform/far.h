@@ -56,4 +56,15 @@ void test_slots_on_gpus(void **state);
 void test_one_cannot(void **state);
 void test_no_endpoint(void **state);
 
+/* far_registered.c */
+void test_registered_ends(void **state);
+void test_registered_weather(void **state);
+void test_registered_segments(void **state);
+void test_registered_allocated(void **state);
+void test_registered_reallocated(void **state);
+void test_registered_handles(void **state);
+void test_registered_taken_back(void **state);
+void test_registered_abort(void **state);
+void test_registered_breaks(void **state);
+
 #endif

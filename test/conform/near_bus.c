@@ -37,6 +37,16 @@ const struct near_region *near_region_at(uint64_t address)
     return found;
 }
 
+/* Access to memory that is not opened piece by piece (let_in), again and again: that is no harm. */
+static void enable(CUdeviceptr there)
+{
+    CUcontext context;
+    int device;
+    need(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, there), "whose memory");
+    need(cuDevicePrimaryCtxRetain(&context, device), "a context");
+    cuCtxEnablePeerAccess(context, 0);
+}
+
 /* By the engine of the GPU that the bytes are on, or else of that which they go to. */
 static void copy_by_engine(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool gpu_to, bool gpu_from)
 {
@@ -48,6 +58,8 @@ static void copy_by_engine(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool 
         abort();
     need(cuDevicePrimaryCtxRetain(&context, device), "a context");
     need(cuCtxSetCurrent(context), "a context");
+    if (gpu_to && gpu_from)
+        enable(to);
     if (!streams[device])
         need(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING), "a stream");
     CUresult r = !gpu_to     ? cuMemcpyDtoHAsync((void *)(uintptr_t)to, from, bytes, streams[device])
@@ -73,7 +85,9 @@ void near_copy(const struct hoccl_write *w)
 static void let_in(CUdeviceptr address, size_t bytes)
 {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    int n;
+    int n, legacy = 0;
+    if (!cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address) && legacy)
+        return;
     need(cuDeviceGetCount(&n), "devices");
     for (access.location.id = 0; access.location.id < n; access.location.id++)
         need(cuMemSetAccess(address, bytes, &access, 1), "access");

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is looked at ten times a second: connections that stand still, and peers that must hear that this rank lives. */
+#include "p2p/wire.h"
+
+#include "base/clock.h"
+#include "base/setting.h"
+#include "p2p/gpu.h"
+
+/* Grants of this peer that have not been used, or a send of its that gets none for now, since other flows come first or the
+ * engine is slow. */
+static bool owes(const struct hoccl_wire *w, const struct hoccl_far *far)
+{
+    for (const struct hoccl_list *l = w->sends.next; l != &w->sends; l = l->next) {
+        const struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
+        if (f->peer->far == far && f->wire.granted > f->wire.started)
+            return true;
+    }
+    for (const struct hoccl_list *l = w->receives.next; l != &w->receives; l = l->next)
+        if (hoccl_entry(l, struct hoccl_flow, wire.turn)->peer->far == far)
+            return true;
+    return false;
+}
+
+void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now)
+{
+    struct hoccl_word_head alive = {.kind = HOCCL_WORD_ALIVE};
+    struct hoccl_list *l, *next;
+    if (!hoccl_observe(&wire->open))
+        return;
+    hoccl_order_check(&wire->order, now, wire->gpu->resumed, hoccl_settings.timeout);
+    for (l = wire->fars.next; l != &wire->fars; l = next) {
+        struct hoccl_far *far = hoccl_entry(l, struct hoccl_far, link);
+        next = l->next;
+        bool waits = far->writing || !hoccl_list_empty(&far->filled);
+        uint64_t last = far->moved_at > wire->gpu->resumed ? far->moved_at : wire->gpu->resumed;
+        if (waits && now > last && now - last > hoccl_settings.timeout)
+            hoccl_far_broken(far, "the network has not taken anything for %llu s (HOCCL_TIMEOUT), and %u chunks wait for it: the "
+                             "peer's process may have been stopped, or its host", (unsigned long long)(hoccl_settings.timeout / HOCCL_S),
+                             far->writing);
+        else if (hoccl_far_is_open(far) && owes(wire, far))
+            hoccl_far_say(far, &alive, sizeof alive);
+    }
+}
