@@ -17,6 +17,7 @@ static const char usage[] =
     "  -n, --iters N          timed operations of each size (20)\n"
     "  -w, --warmup_iters N   operations before the timed ones (1)\n"
     "  -c, --check N          checked operations of each size (1), 0 for none\n"
+    "  -R, --register KIND    buffers: 0 plain (0), 1 registered, 2 of HOCCL_MemAlloc\n"
     "  -g, --ngpus N          N ranks as threads of one process, without mpirun\n"
     "  -J, --json FILE        write the table as JSON too\n"
     "      --raw              also time plain copies of what a rank moves, from rank 0's GPU to another\n"
@@ -51,6 +52,9 @@ static bool option_take(struct options *options, int letter, const char *value)
     case 'g':
         options->threads = atoi(value);
         return true;
+    case 'R':
+        options->registered = atoi(value);
+        return true;
     case 'J':
         options->json = value;
         return true;
@@ -78,20 +82,22 @@ static struct options options_parse(const struct bench_program *program, int arg
         {"minbytes", 1, NULL, 'b'},  {"maxbytes", 1, NULL, 'e'}, {"stepfactor", 1, NULL, 'f'},
         {"stepbytes", 1, NULL, 'i'}, {"iters", 1, NULL, 'n'},    {"warmup_iters", 1, NULL, 'w'},
         {"check", 1, NULL, 'c'},     {"ngpus", 1, NULL, 'g'},    {"json", 1, NULL, 'J'},
-        {"raw", 0, NULL, 'r'},       {"launch", 0, NULL, 'l'},   {"help", 0, NULL, 'h'}};
+        {"register", 1, NULL, 'R'},  {"raw", 0, NULL, 'r'},      {"launch", 0, NULL, 'l'},
+        {"help", 0, NULL, 'h'}};
     enum { COMMON = sizeof common / sizeof *common, MOST = COMMON + 8 };
-    struct options options = {32 << 20, 32 << 20, 1 << 20, 0, 20, 1, 1, 0, NULL, false, false};
+    struct options options = {32 << 20, 32 << 20, 1 << 20, 0, 20, 1, 1, 0, 0, NULL, false, false};
     struct option names[MOST + 1] = {{NULL, 0, NULL, 0}};
     int letter;
 
     memcpy(names, common, sizeof common);
     for (int i = 0; program->names && program->names[i].name && i < MOST - COMMON; i++)
         names[COMMON + i] = program->names[i];
-    while ((letter = getopt_long(argc, argv, "b:e:f:i:n:w:c:g:J:h", names, NULL)) != -1)
+    while ((letter = getopt_long(argc, argv, "b:e:f:i:n:w:c:g:R:J:h", names, NULL)) != -1)
         if (!option_take(&options, letter, optarg) && !(program->take && program->take(letter, optarg)))
             print_usage(program, letter == 'h');
-    if (options.threads < 0 || options.iterations < 1 || options.warmup < 0 || options.checks < 0 ||
-        options.step_factor == 1 || (!options.step_factor && !options.step_bytes) || optind < argc)
+    if (options.threads < 0 || options.registered < 0 || options.registered > 2 || options.iterations < 1 ||
+        options.warmup < 0 || options.checks < 0 || options.step_factor == 1 ||
+        (!options.step_factor && !options.step_bytes) || optind < argc)
         print_usage(program, false);
     return options;
 }
@@ -337,6 +343,31 @@ static size_t round_up(size_t bytes)
     return (bytes + ((size_t)2 << 20) - 1) >> 21 << 21;
 }
 
+/* As -R says: plain, registered, or HOCCL's. */
+static void buffer_new(const struct bench *bench, CUdeviceptr *buffer, size_t bytes, void **handle)
+{
+    void *memory;
+
+    if (bench->options.registered == 2) {
+        check_hoccl(HOCCL_MemAlloc(&memory, bytes), "HOCCL_MemAlloc");
+        *buffer = (CUdeviceptr)memory;
+        return;
+    }
+    check_cuda(cuMemAlloc(buffer, bytes), "cuMemAlloc");
+    if (bench->options.registered)
+        check_hoccl(HOCCL_CommRegister(bench->job.comm, (void *)*buffer, bytes, handle), "HOCCL_CommRegister");
+}
+
+static void buffer_free(const struct bench *bench, CUdeviceptr buffer, void *handle)
+{
+    if (bench->options.registered == 2) {
+        check_hoccl(HOCCL_MemFree((void *)buffer), "HOCCL_MemFree");
+        return;
+    }
+    check_hoccl(HOCCL_CommDeregister(bench->job.comm, handle), "HOCCL_CommDeregister");
+    check_cuda(cuMemFree(buffer), "cuMemFree");
+}
+
 static size_t *sizes_new(const struct bench *bench)
 {
     size_t *sizes = calloc((size_t)bench->job.size, sizeof *sizes);
@@ -365,8 +396,8 @@ static void bench_open(struct bench *bench)
     if (!bench->launches)
         fail("no memory for %d timings", bench->options.iterations);
     check_cuda(cuStreamCreate(&bench->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    check_cuda(cuMemAlloc(&bench->out, bench->out_bytes), "cuMemAlloc");
-    check_cuda(cuMemAlloc(&bench->in, bench->in_bytes), "cuMemAlloc");
+    buffer_new(bench, &bench->out, bench->out_bytes, &bench->handles[0]);
+    buffer_new(bench, &bench->in, bench->in_bytes, &bench->handles[1]);
     check_cuda(cuMemAllocHost((void **)&bench->seen, bench->in_bytes), "cuMemAllocHost");
     check_cuda(cuMemAlloc(&bench->times, (size_t)bench->job.size * sizeof(double)), "cuMemAlloc");
 }
@@ -374,8 +405,8 @@ static void bench_open(struct bench *bench)
 static void bench_close(struct bench *bench)
 {
     check_cuda(cuStreamDestroy(bench->stream), "cuStreamDestroy");
-    check_cuda(cuMemFree(bench->out), "cuMemFree");
-    check_cuda(cuMemFree(bench->in), "cuMemFree");
+    buffer_free(bench, bench->out, bench->handles[0]);
+    buffer_free(bench, bench->in, bench->handles[1]);
     check_cuda(cuMemFree(bench->times), "cuMemFree");
     check_cuda(cuMemFreeHost(bench->seen), "cuMemFreeHost");
     free(bench->launches);

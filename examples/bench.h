@@ -24,6 +24,7 @@ struct layout {
 struct options {
     size_t first, last, step_bytes, step_factor;
     int iterations, warmup, checks, threads;
+    int registered; /* 0: plain buffers; 1: registered with the communicator; 2: of HOCCL_MemAlloc */
     const char *json;
     bool raw, launch;
 };
@@ -36,6 +37,7 @@ struct bench {
     CUstream stream;
     CUdeviceptr out, in, times; /* times: a double for each rank */
     size_t out_bytes, in_bytes;
+    void *handles[2];    /* of their registrations, or NULL */
     unsigned char *seen; /* pinned: what was received, and what stands behind it */
     unsigned messages;   /* checked so far: the number of the next one */
     double *launches;    /* seconds of each timed enqueue */
