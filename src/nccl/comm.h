@@ -25,7 +25,7 @@ enum shim_state { SHIM_FREE, SHIM_MAKING, SHIM_READY, SHIM_BUSY, SHIM_FAILED };
 
 struct shim_registration {
     struct shim_registration *next;
-    uint64_t number;
+    void *handle; /* of HOCCL_CommRegister */
     int is_window;
 };
 

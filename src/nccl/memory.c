@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory and its registration. HOCCL reaches any device memory without being told of it, so to register is to remember: a
- * handle is a number, checked when it is given back. */
+/* Memory and its registration. HOCCL reaches any device memory without being told of it; what is registered goes to other nodes
+ * without staging where the network can reach it. */
 #include "nccl/comm.h"
 #include "nccl/export.h"
 #include "nccl/group.h"
@@ -28,27 +28,28 @@ static ncclResult_t check(const void *buf, size_t size, const void *out, const c
     return ncclSuccess;
 }
 
-static ncclResult_t remember(ncclComm_t comm, int is_window, const char *call, void **out)
+/* HOCCL's handle is the caller's; which of the two calls gave it is remembered here. */
+static ncclResult_t remember(ncclComm_t comm, void *buf, size_t size, int is_window, const char *call, void **out)
 {
-    static uint64_t numbers; /* under numbers_lock; never used twice */
-    static pthread_mutex_t numbers_lock = PTHREAD_MUTEX_INITIALIZER;
     HOCCL_Comm hoccl;
+    void *handle;
     ncclResult_t result = shim_comm_get(comm, call, &hoccl);
+    if (!result)
+        result = shim_result(HOCCL_CommRegister(hoccl, buf, size, &handle), call);
     if (result)
         return result;
     struct shim_registration *r = malloc(sizeof *r);
     struct shim_comm *c = r ? shim_comm_lock(comm, call) : NULL;
     if (!c) {
+        HOCCL_CommDeregister(hoccl, handle);
         free(r);
         return r ? ncclInvalidArgument : shim_fail(ncclSystemError, "%s: no host memory", call);
     }
-    pthread_mutex_lock(&numbers_lock);
-    r->number = ++numbers << 4; /* looks like an address, aligned, and is none */
-    pthread_mutex_unlock(&numbers_lock);
+    r->handle = handle;
     r->is_window = is_window;
     r->next = c->registrations;
     c->registrations = r;
-    *out = (void *)(uintptr_t)r->number;
+    *out = handle;
     shim_comm_unlock(c);
     return ncclSuccess;
 }
@@ -59,12 +60,15 @@ static ncclResult_t forget(ncclComm_t comm, const void *handle, int is_window, c
     if (!c)
         return ncclInvalidArgument;
     struct shim_registration **link = &c->registrations;
-    while (*link && ((*link)->number != (uintptr_t)handle || (*link)->is_window != is_window))
+    while (*link && ((*link)->handle != handle || (*link)->is_window != is_window))
         link = &(*link)->next;
     struct shim_registration *found = *link;
+    HOCCL_Comm hoccl = c->hoccl;
     if (found)
         *link = found->next;
     shim_comm_unlock(c);
+    if (found)
+        HOCCL_CommDeregister(hoccl, found->handle);
     free(found);
     if (!found && handle)
         return shim_fail(ncclInvalidUsage, "%s: %p is no %s of this communicator, or has been given back", call, handle,
@@ -75,7 +79,7 @@ static ncclResult_t forget(ncclComm_t comm, const void *handle, int is_window, c
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buf, size_t size, void **handle)
 {
     ncclResult_t r = check(buf, size, handle, "ncclCommRegister");
-    return shim_group_note(r ? r : remember(comm, 0, "ncclCommRegister", handle));
+    return shim_group_note(r ? r : remember(comm, buf, size, 0, "ncclCommRegister", handle));
 }
 NCCL_EXPORT(CommRegister);
 
@@ -85,7 +89,8 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle)
 }
 NCCL_EXPORT(CommDeregister);
 
-/* A window's handle is for kernels of the device interface, which is not there; HOCCL's own operations need none. */
+/* A window's handle is for kernels of the device interface, which is not there; for HOCCL's own operations it is registered
+ * memory like any other. */
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buf, size_t size, ncclWindow_t *win, int flags)
 {
     void *handle = NULL;
@@ -93,7 +98,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buf, size_t size, nc
     if (!r && flags & ~NCCL_WIN_COLL_SYMMETRIC)
         r = shim_fail(ncclInvalidArgument, "ncclCommWindowRegister: flags %#x: only NCCL_WIN_COLL_SYMMETRIC is known", (unsigned)flags);
     if (!r)
-        r = remember(comm, 1, "ncclCommWindowRegister", &handle);
+        r = remember(comm, buf, size, 1, "ncclCommWindowRegister", &handle);
     if (!r)
         *win = handle;
     return shim_group_note(r);
