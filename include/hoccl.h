@@ -175,7 +175,8 @@ HOCCL_API HOCCL_Result HOCCL_GroupEnd(void);
  * exist here. Errors at the call: as HOCCL_Send, and ARGUMENT for a root that is no rank, NULL arrays, and buffers that
  * overlap in another way than "in place" allows. */
 
-/* Every rank's sendcount elements to every rank, in rank order: rank r's land at recvbuf + r × sendcount.
+/* Every rank's sendcount elements to every rank, in rank order: rank r's land at recvbuf + r × sendcount. Across nodes they
+ * go to one rank of each other node, which passes on to the others there what has landed in its recvbuf.
  * In place: sendbuf == recvbuf + rank × sendcount. Counterparts: ncclAllGather, MPI_Allgather. */
 HOCCL_API HOCCL_Result HOCCL_AllGather(const void *sendbuf, void *recvbuf, size_t sendcount, HOCCL_Datatype datatype,
                                        HOCCL_Comm comm, HOCCL_Stream stream);

@@ -12,6 +12,9 @@
  *                   each of them a GPU sends to one and receives from one. The two go side by side, over NVLink and
  *                   over the wire; p2p/engine.c and p2p/wire.c each keep to the order of their flows here.
  *
+ *   AllGather       the same for the node; a piece crosses to each other node once, to the rank in the same place, which passes
+ *                   it on to the others there when it has landed
+ *
  * A rotation needs no exchange and is the optimum for equal pieces; the wires of unequal ones are put in order by what the
  * ranks have left (p2p/wire.h).
  *
@@ -26,6 +29,7 @@
 struct collective {
     struct hoccl_slices send, receive;
     bool in_place; /* the own piece may stand already where it is received */
+    bool same;     /* everyone gets the same piece of a rank: what has come to a node can be passed on there */
 };
 
 /* What is being made. */
@@ -97,6 +101,80 @@ static HOCCL_Result add_step(struct making *m, int from, int to)
     return r || to < 0 ? r : add_flow(m, true, to);
 }
 
+/* ---- several nodes, the same for all ----------------------------------------------------------------------------- */
+
+/* The rank of a node to which the piece of a rank of another node comes: of equal nodes, the one in the same place. */
+static int entry(const struct hoccl_layout *l, int node, int source)
+{
+    return l->member[l->first[node] + l->local[source] % hoccl_layout_size(l, node)];
+}
+
+/* The piece of `source`, as it stands in the receive buffer. */
+static HOCCL_Result add_piece(struct making *m, bool is_send, int peer, int source)
+{
+    struct hoccl_slice s;
+    size_t again = 0; /* a piece that is passed on has been counted */
+    HOCCL_Result r = hoccl_slices_get(&m->what->receive, source, m->call->element_size, "receive",
+                                      is_send ? &again : &m->received, &s);
+    return r ? r : hoccl_call_add(m->call, is_send, peer, s.address, s.bytes);
+}
+
+/* From node `from`: the pieces that come in by this rank, each passed on to the others of this node when it is here. */
+static HOCCL_Result take_in(struct making *m, const struct hoccl_layout *l, int from)
+{
+    int node = l->node[m->rank], own = l->local[m->rank], size = hoccl_layout_size(l, node);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int i = own; i < hoccl_layout_size(l, from) && !r; i += size) {
+        int source = l->member[l->first[from] + i];
+        size_t here = m->call->count;
+        r = add_piece(m, false, source, source);
+        for (int step = 1; step < size && !r; step++) {
+            r = add_piece(m, true, l->member[l->first[node] + (own + step) % size], source);
+            if (!r)
+                hoccl_call_after(m->call, here);
+        }
+    }
+    return r;
+}
+
+/* Those that come in by others of this node. For each of these, sender and receiver have them in the same order. */
+static HOCCL_Result take_over(struct making *m, const struct hoccl_layout *l, int from)
+{
+    int node = l->node[m->rank], own = l->local[m->rank], size = hoccl_layout_size(l, node);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int step = 1; step < size && !r; step++) {
+        int local = (own - step + size) % size;
+        for (int i = local; i < hoccl_layout_size(l, from) && !r; i += size)
+            r = add_piece(m, false, l->member[l->first[node] + local], l->member[l->first[from] + i]);
+    }
+    return r;
+}
+
+static HOCCL_Result pass_on(struct making *m, const struct hoccl_layout *l)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int ahead = 1; ahead < l->nodes && !r; ahead++) {
+        int node = l->node[m->rank], from = (node - ahead + l->nodes) % l->nodes;
+        r = take_in(m, l, from);
+        if (!r)
+            r = add_flow(m, true, entry(l, (node + ahead) % l->nodes, m->rank));
+        if (!r)
+            r = take_over(m, l, from);
+    }
+    return r;
+}
+
+/* ---- */
+
+static HOCCL_Result go_abroad(struct making *m, const struct hoccl_layout *l)
+{
+    struct hoccl_rotation rule = hoccl_rotation_rule(l);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (uint32_t stage = 0; stage < rule.stages && !r; stage++)
+        r = add_step(m, hoccl_rotation_from(&rule, m->rank, stage), hoccl_rotation_to(&rule, m->rank, stage));
+    return r;
+}
+
 /* One node: the peers in turn. Several: first those on other nodes by the planner's stages, then those on this one. */
 static HOCCL_Result rotate(struct making *m)
 {
@@ -104,9 +182,8 @@ static HOCCL_Result rotate(struct making *m)
     int size = l ? hoccl_layout_size(l, l->node[m->rank]) : m->size, own = l ? l->local[m->rank] : m->rank;
     const int16_t *member = l ? &l->member[l->first[l->node[m->rank]]] : NULL;
     HOCCL_Result r = add_own(m);
-    struct hoccl_rotation rule = l ? hoccl_rotation_rule(l) : (struct hoccl_rotation){0};
-    for (uint32_t stage = 0; stage < rule.stages && !r; stage++)
-        r = add_step(m, hoccl_rotation_from(&rule, m->rank, stage), hoccl_rotation_to(&rule, m->rank, stage));
+    if (!r && l)
+        r = m->what->same ? pass_on(m, l) : go_abroad(m, l);
     for (int step = 1; step < size && !r; step++) {
         int from = (own - step + size) % size, to = (own + step) % size;
         r = add_step(m, member ? member[from] : from, member ? member[to] : to);
@@ -141,7 +218,7 @@ HOCCL_Result HOCCL_AllGather(const void *sendbuf, void *recvbuf, size_t sendcoun
     struct hoccl_call call = {"HOCCL_AllGather", comm, stream, datatype, HOCCL_FLOW_ALLGATHER, -1, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = sendcount},
                            .receive = {.buf = recvbuf, .count = sendcount, .step = sendcount},
-                           .in_place = true};
+                           .in_place = true, .same = true};
     return hoccl_group_call(&call, make, &c);
 }
 
@@ -151,7 +228,7 @@ HOCCL_Result HOCCL_AllGatherv(const void *sendbuf, size_t sendcount, void *recvb
     struct hoccl_call call = {"HOCCL_AllGatherv", comm, stream, datatype, HOCCL_FLOW_ALLGATHER, -1, NULL, 0, 0, 0};
     struct collective c = {.send = {.buf = sendbuf, .count = sendcount},
                            .receive = {.buf = recvbuf, .arrays = true, .counts = recvcounts, .displs = displs},
-                           .in_place = true};
+                           .in_place = true, .same = true};
     return hoccl_group_call(&call, make, &c);
 }
 

@@ -23,7 +23,7 @@ static size_t collect(const struct hoccl_request *q, size_t n, const struct hocc
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
         uintptr_t low = (uintptr_t)q[i].address;
-        if (q[i].header.bytes)
+        if (q[i].header.bytes && !q[i].after) /* what is passed on is read when it has been written */
             pieces[count++] = (struct piece){low, low + q[i].header.bytes, !q[i].is_send};
     }
     if (own->bytes)

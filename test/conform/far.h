@@ -55,6 +55,7 @@ void test_come_and_go(void **state);
 void test_slots_on_gpus(void **state);
 void test_one_cannot(void **state);
 void test_no_endpoint(void **state);
+void test_cross_once(void **state);
 
 /* far_registered.c */
 void test_registered_ends(void **state);

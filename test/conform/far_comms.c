@@ -187,6 +187,34 @@ void test_one_cannot(void **state)
     far_run(3, "3", all_sizes, NULL, false);
 }
 
+/* A piece of an AllGather, which is the same for all, and of a broadcast: to each other node once. Pieces of one chunk, so
+ * that chunks count them. */
+static void cross(struct rank *r)
+{
+    const size_t n = 60000;
+    struct work w;
+    if (work_open(r, &w, n * (size_t)r->size)) {
+        uint64_t before = hoccl_observe(&hoccl_wire_counts.arrived);
+        pthread_barrier_wait(&meeting);
+        if (RANK_OK(r, HOCCL_AllGather((void *)w.out, (void *)w.in, n, HOCCL_BYTE, r->comm, w.stream)))
+            RANK_OK(r, stream_end(r, &w));
+        pthread_barrier_wait(&meeting);
+        RANK_TRUE(r, hoccl_observe(&hoccl_wire_counts.arrived) - before == 7 * 2);
+        pthread_barrier_wait(&meeting);
+        if (RANK_OK(r, HOCCL_Broadcast((void *)w.out, (void *)w.in, n, HOCCL_BYTE, 4, r->comm, w.stream)))
+            RANK_OK(r, stream_end(r, &w));
+        pthread_barrier_wait(&meeting);
+        RANK_TRUE(r, hoccl_observe(&hoccl_wire_counts.arrived) - before == 7 * 2 + 2);
+    }
+    work_close(r, &w);
+}
+
+void test_cross_once(void **state)
+{
+    (void)state;
+    far_run(7, "3+1+3", cross, NULL, false);
+}
+
 static void cannot_start(struct rank *r)
 {
     HOCCL_Comm comm;
