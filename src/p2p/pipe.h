@@ -18,7 +18,8 @@
  *
  * Where the figures come from: copies of up to 128 KiB are 2.2 µs apart on an engine, one alone is seen after 8 to 9.4 µs;
  * D2H and H2D reach 55 GB/s, pushes 380 and pulls 350 (two H200, driver 580). What a transport costs, it says itself
- * (transport.h). Below 64 KiB the start-up costs are all there is. */
+ * (transport.h). Below 64 KiB the start-up costs are all there is. Over 8 sockets on loopback, both ways at once, chunks of
+ * 512 KiB reach 10 to 11.5 GB/s with 32 on the way, chunks of 1 MiB 13 with 20 and 13 to 17 with 30; bare sockets 16.5. */
 #ifndef HOCCL_P2P_PIPE_H
 #define HOCCL_P2P_PIPE_H
 

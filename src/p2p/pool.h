@@ -26,8 +26,8 @@
 #include "p2p/order.h"
 #include "transport/transport.h"
 
-#define HOCCL_POOL_SLOT ((size_t)512 << 10) /* see pipe.h */
-#define HOCCL_POOL_SLOTS 64u                /* 32 MiB each way */
+#define HOCCL_POOL_SLOT ((size_t)1 << 20) /* see pipe.h */
+#define HOCCL_POOL_SLOTS 60u              /* 60 MiB each way; on a GPU all of its memory that HOCCL takes stays below 160 MiB */
 
 enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU, HOCCL_POOL_USER };
 

@@ -20,7 +20,7 @@
 #include "base/setting.h"
 
 #define BY_GPU 2                         /* the first so many places; the others are in host memory */
-#define TWO_ROUTES ((uint64_t)8 << 20)   /* fewer bytes go by one route: the second one's start-up costs more than it saves */
+#define TWO_ROUTES ((uint64_t)128 << 20) /* fewer bytes go by one route (measured: 64 MiB are slower by two) */
 #define ROUND ((uint64_t)64 << 10)
 
 static bool may_use_host(const struct hoccl_gpu *gpu)

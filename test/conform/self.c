@@ -19,7 +19,7 @@
 #include "hoccl_cuda.h"
 #include "ranks.h"
 
-#define LARGE (((size_t)40 << 20) + 3)
+#define LARGE (((size_t)130 << 20) + 3)
 #define SMALL (((size_t)1 << 20) + 1)
 
 static enum { BOTH, GPU_ONLY, HOST_ONLY } routes;
@@ -107,7 +107,7 @@ static void exchange(struct rank *r)
     struct work w = {0};
     if (work_open(r, &w) && send_to_self(r, &w, 1)) { /* what happens once has happened */
         one(r, &w, SMALL, false);
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 2; i++)
             one(r, &w, LARGE, routes == BOTH);
     }
     free(w.host);

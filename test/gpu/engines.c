@@ -170,5 +170,9 @@ int main(int argc, char **argv)
     together("pdh", 'a', BYTES / 2);
     together("dh", 'a', BYTES / 2);
     together("pp", 'a', BYTES / 2);
+    together("ld", 'a', BYTES / 2);
+    together("lh", 'a', BYTES / 2);
+    together("ldh", 'a', BYTES / 2);
+    together("pldh", 'a', (size_t)16 << 20);
     return 0;
 }
