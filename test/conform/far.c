@@ -78,7 +78,8 @@ static void test_counts(void **state)
     near_lanes(after);
     for (int i = 0; i < NEAR_LANES; i++)
         assert_true(after[i] - before[i] >= 8 * MIB);
-    uint64_t chunks = 2 * ((33 * MIB + 5 + HOCCL_POOL_SLOT - 1) / HOCCL_POOL_SLOT);
+    uint64_t chunk = hoccl_pipe_chunk(&pipe, 33 * MIB + 5, HOCCL_POOL_SLOT, hoccl_pipe_depth(&pipe, HOCCL_POOL_SLOT));
+    uint64_t chunks = 2 * ((33 * MIB + 5 + chunk - 1) / chunk);
     assert_int_equal(hoccl_wire_counts.granted, chunks);
     assert_int_equal(hoccl_wire_counts.allowed, chunks);
     assert_int_equal(hoccl_wire_counts.filled, chunks);
