@@ -42,6 +42,8 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
     for gate in none push h2d d2h; do
         CUDA_DEVICE_MAX_CONNECTIONS=1 step "gate $gate" 30 ./gates "$gate"
     done
+    step engines 60 ./engines
+    step turnaround 60 ./turnaround 400
     step raw 60 ./raw_pairs
     step "raw, odd allocations" 60 ./raw_pairs 64
 } >"$out/campaign.txt" 2>&1

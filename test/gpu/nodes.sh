@@ -22,7 +22,8 @@ sockets() {
     for lanes in 2 8; do
         HOCCL_LANES=$lanes apart "sendrecv, $lanes lanes" 40 ./sendrecv_perf -b 16M -e 256M -f 4 -n 5 -w 1 -c 1 --launch \
             -J "$out/nodes-$lanes.json"
-        step "bare sockets, $lanes" 20 ./transport_rate $lanes 512 1
+        step "bare sockets, $lanes" 20 ./transport_rate $lanes 1024 1
+        step "bare sockets, $lanes, both ways" 20 ./transport_rate $lanes 1024 1 both
     done
     apart "small" 20 ./sendrecv_perf -b 8 -e 1M -f 8 -n 20 -w 2 -c 1
     sockets "NCCL as it comes" 30 ./nccl_rate sendrecv 16777216 268435456 4
