@@ -221,6 +221,8 @@ static void test_misuse(void **state)
     ranks_run(RANKS, misuse, NULL);
 }
 
+static pthread_mutex_t reuse = PTHREAD_MUTEX_INITIALIZER;
+
 /* Memory that was freed is found, nothing being there or something else at the same address (HOCCL_EMU_REUSE); for a range of
  * cuMemCreate too. Nothing is posted, and a new request works. */
 static void freed(struct rank *r)
@@ -234,9 +236,11 @@ static void freed(struct rank *r)
     received(r, &w, w.stream[0], 0);
     pthread_barrier_wait(&settled);
     CUdeviceptr old = w.in;
+    pthread_mutex_lock(&reuse); /* else one rank may be given the address that another has freed */
     RANK_CUDA(r, cuMemFree(w.in));
     RANK_FAILS(r, HOCCL_Start(q, w.stream[0]), HOCCL_ERR_ARGUMENT, "make a new one");
     RANK_CUDA(r, cuMemAlloc(&w.in, RANKS * PIECE));
+    pthread_mutex_unlock(&reuse);
     RANK_TRUE(r, w.in == old);
     RANK_FAILS(r, HOCCL_Start(q, w.stream[0]), HOCCL_ERR_ARGUMENT, "make a new one");
     RANK_OK(r, HOCCL_RequestFree(q));
