@@ -2,7 +2,7 @@
 /* The pipeline across nodes as a model: how long a message takes by chunk size and depth, and which to use. Pure
  * arithmetic in nanoseconds.
  *
- *   chunk i:   engine ──▶ wire ──▶ far engine ──grant──▶ chunk i + depth may begin, and with it half a depth of chunks
+ *   chunk i:   engine ──▶ wire ──▶ far engine ──grant──▶ chunk i + depth may begin, and with it a quarter of the depth
  *
  * An engine works on one chunk at a time and on the next as soon as it has it; the wire has lanes that do so, each with a chunk
  * of its own, which share a link. A stage costs `start` per chunk, `each` per byte, and hands over `late` after it has ended
@@ -12,8 +12,8 @@
  *   round   from a grant's leaving to the landing of the chunk it was for: grant, engine, its lane, far engine, and their delays
  *   depth   the larger of
  *             lanes + 2             a chunk in each lane and in each engine
- *             2 × ⌈round / pace⌉    as many as pass in a round; twice, because grants go in batches of half the depth (a message
- *                                   a chunk would cost as much as the chunk), so the other half has to last for the round
+ *             2 × ⌈round / pace⌉    as many as pass in a round; twice, because grants go in batches of a quarter of the depth (a
+ *                                   message a chunk would cost as much as the chunk), and no network keeps to its averages
  *   chunk   the one of which pipe_time says that the message is there first; the largest for large messages
  *
  * Where the figures come from: copies of up to 128 KiB are 2.2 µs apart on an engine, one alone is seen after 8 to 9.4 µs;
@@ -48,6 +48,12 @@ uint64_t hoccl_pipe_time(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t
 
 /* The best power of two from 64 KiB to `most` (a power of two); `most` for large messages. */
 uint64_t hoccl_pipe_chunk(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t most, unsigned depth);
+
+/* How many chunks are granted together, but for the last ones of a message. */
+static inline unsigned hoccl_pipe_batch(unsigned depth)
+{
+    return (depth + 3) / 4;
+}
 
 /* Chunks of one flow that are worth having on the way. */
 unsigned hoccl_pipe_depth(const struct hoccl_pipe *pipe, uint64_t chunk);

@@ -345,7 +345,7 @@ static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
     unsigned have = user ? w->user_in.idle : w->in.idle, idle = have > kept ? have - kept : 0, n = most > out ? most - out : 0;
     n = n < left ? n : left;
     n = n < idle ? n : idle;
-    bool few = n < left && n < (most + 1) / 2 && out > 1;
+    bool few = n < left && n < hoccl_pipe_batch(most) && out > 1;
     return few ? 0 : n;
 }
 
