@@ -89,7 +89,7 @@ HOCCL_Result hoccl_device_memory_create(CUmemAllocationProp *kind, size_t bytes,
         e = hoccl_driver.MemCreate(handle, bytes, kind, 0);
     }
     if (e == CUDA_ERROR_OUT_OF_MEMORY)
-        return hoccl_fail(HOCCL_ERR_MEMORY, "GPU %d has no %zu bytes left", kind->location.id, bytes);
+        return hoccl_fail(HOCCL_ERR_MEMORY, "GPU %d has no %zu bytes left (CUDA_ERROR_OUT_OF_MEMORY)", kind->location.id, bytes);
     return hoccl_driver_check(e, "%zu bytes of GPU %d", bytes, kind->location.id);
 }
 
