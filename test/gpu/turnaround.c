@@ -50,7 +50,20 @@ struct kind {
     size_t bytes;
     int parts;            /* 1: write and wait in one call */
     int streams;          /* idle streams that have been used once */
+    char gate;            /* a small copy in front of the wait: h, d (H2D, D2H); 0: none */
 };
+
+/* As HOCCL's gates: two rows from host memory, or a few bytes to it. */
+static void gate(char kind)
+{
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = (const void *)&words[768], .srcPitch = 32,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = end_in_memory + 1024, .dstPitch = 32,
+                          .WidthInBytes = 32, .Height = 2};
+    if (kind == 'h')
+        check(cuMemcpy2DAsync(&rows, user), "gate");
+    else
+        check(cuMemcpyDtoHAsync((void *)&words[768], end_in_memory + 1024, 4, user), "gate");
+}
 
 static void enqueue(const struct kind *k, uint32_t first)
 {
@@ -65,7 +78,11 @@ static void enqueue(const struct kind *k, uint32_t first)
         p[1].waitValue.address = end;
         p[1].waitValue.value = first + (uint32_t)i;
         p[1].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-        if (k->parts == 1) {
+        if (k->gate) {
+            check(cuStreamBatchMemOp(user, 1, p, 0), "batch");
+            gate(k->gate);
+            check(cuStreamBatchMemOp(user, 1, p + 1, 0), "batch");
+        } else if (k->parts == 1) {
             check(cuStreamBatchMemOp(user, 2, p, 0), "batch");
         } else {
             check(cuStreamBatchMemOp(user, 1, p, 0), "batch");
@@ -147,22 +164,30 @@ static void open_peer(void)
 int main(int argc, char **argv)
 {
     const struct kind kinds[] = {
-        {"bare", BARE, 0, 0, 1, 0},
-        {"bare, two calls", BARE, 0, 0, 2, 0},
-        {"bare, released after 2", BARE, 2, 0, 1, 0},
-        {"bare, released after 5", BARE, 5, 0, 1, 0},
-        {"bare, released after 10", BARE, 10, 0, 1, 0},
-        {"bare, released after 20", BARE, 20, 0, 1, 0},
-        {"bare, released after 40", BARE, 40, 0, 1, 0},
-        {"copy 8 B", COPY, 0, 8, 1, 0},
-        {"copy 2 MiB", COPY, 0, BYTES, 1, 0},
-        {"engine 8 B", ENGINE, 0, 8, 1, 0},
-        {"engine 2 MiB", ENGINE, 0, BYTES, 1, 0},
-        {"device 8 B", DEVICE, 0, 8, 1, 0},
-        {"device 2 MiB", DEVICE, 0, BYTES, 1, 0},
-        {"bare, 30 idle streams", BARE, 0, 0, 1, 30},
-        {"bare, after 10, 30 idle streams", BARE, 10, 0, 1, 0},
-        {"copy 2 MiB, 30 idle streams", COPY, 0, BYTES, 1, 0},
+        {"bare", BARE, 0, 0, 1, 0, 0},
+        {"bare, two calls", BARE, 0, 0, 2, 0, 0},
+        {"bare, released after 2", BARE, 2, 0, 1, 0, 0},
+        {"bare, released after 5", BARE, 5, 0, 1, 0, 0},
+        {"bare, released after 10", BARE, 10, 0, 1, 0, 0},
+        {"bare, released after 20", BARE, 20, 0, 1, 0, 0},
+        {"bare, released after 40", BARE, 40, 0, 1, 0, 0},
+        {"copy 8 B", COPY, 0, 8, 1, 0, 0},
+        {"copy 2 MiB", COPY, 0, BYTES, 1, 0, 0},
+        {"engine 8 B", ENGINE, 0, 8, 1, 0, 0},
+        {"engine 2 MiB", ENGINE, 0, BYTES, 1, 0, 0},
+        {"device 8 B", DEVICE, 0, 8, 1, 0, 0},
+        {"device 2 MiB", DEVICE, 0, BYTES, 1, 0, 0},
+        {"bare, H2D gate", BARE, 0, 0, 1, 0, 'h'},
+        {"bare, H2D gate, after 5", BARE, 5, 0, 1, 0, 'h'},
+        {"bare, H2D gate, after 10", BARE, 10, 0, 1, 0, 'h'},
+        {"bare, H2D gate, after 20", BARE, 20, 0, 1, 0, 'h'},
+        {"bare, D2H gate, after 10", BARE, 10, 0, 1, 0, 'd'},
+        {"copy 8 B, H2D gate", COPY, 0, 8, 1, 0, 'h'},
+        {"copy 2 MiB, H2D gate", COPY, 0, BYTES, 1, 0, 'h'},
+        {"copy 2 MiB, D2H gate", COPY, 0, BYTES, 1, 0, 'd'},
+        {"bare, 30 idle streams", BARE, 0, 0, 1, 30, 0},
+        {"bare, after 10, 30 idle streams", BARE, 10, 0, 1, 0, 0},
+        {"copy 2 MiB, 30 idle streams", COPY, 0, BYTES, 1, 0, 0},
     };
     CUcontext c;
     void *host;
