@@ -20,8 +20,9 @@
 #define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
 #define UNEVEN_MOST (HOCCL_POOL_SLOTS * 5 / 8)  /* slots for flows that need no turn although they are large */
 #define UNEVEN_LEAST 3u                         /* each: less does not cover the time that a grant takes */
-#define DEEPEST ((HOCCL_POOL_SLOTS - KEPT_FOR_LARGE - 8) / LARGE_AT_ONCE) /* so that some are left for flows of one chunk */
+#define DEEPEST ((HOCCL_POOL_SLOTS - KEPT_FOR_LARGE - 8) / LARGE_AT_ONCE) /* each, so that some are left for flows of one chunk */
 _Static_assert(DEEPEST <= HOCCL_GRANT_MOST, "a grant holds them");
+_Static_assert(HOCCL_GRANT_MOST + DEEPEST + 8 <= HOCCL_POOL_SLOTS, "also when one that was alone is joined by another");
 #define USER_AHEAD (HOCCL_POOL_SLOTS * 3 / 8) /* chunks that a registered receive lets in at once: they hold no memory */
 
 _Static_assert(USER_AHEAD <= HOCCL_GRANT_MOST && LARGE_AT_ONCE * USER_AHEAD < HOCCL_POOL_SLOTS, "small messages find room");
@@ -155,8 +156,8 @@ static void joined(struct hoccl_wire *w, struct hoccl_far *far)
     far->lanes = w->transport->lanes(far->connection, lanes);
     far->pipe = hoccl_pipe_make(w->in.place == HOCCL_POOL_GPU, &w->transport->cost, far->lanes);
     far->ahead = hoccl_pipe_depth(&far->pipe, HOCCL_POOL_SLOT);
-    if (far->ahead > DEEPEST)
-        far->ahead = DEEPEST;
+    if (far->ahead > HOCCL_GRANT_MOST)
+        far->ahead = HOCCL_GRANT_MOST;
     hoccl_publish(&far->state, HOCCL_FAR_JOINED);
     struct hoccl_word_hello h = {.head = {.kind = HOCCL_WORD_HELLO, .number = HOCCL_WORDS_VERSION},
                                  .pool = w->in.region.key, .slot_bytes = HOCCL_POOL_SLOT, .slots = HOCCL_POOL_SLOTS,
@@ -325,10 +326,12 @@ static bool takes_turn(const struct hoccl_flow_wire *p)
     return p->chunks > 1 && !p->uneven;
 }
 
-/* The most places that the flow may have at once. */
+/* The most places that the flow may have at once: all that its connection is worth if no other large one has the turn. */
 static unsigned window(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
-    unsigned most = f->wire.registered ? USER_AHEAD : f->peer->far->ahead, share = w->uneven ? UNEVEN_MOST / w->uneven : most;
+    unsigned ahead = f->peer->far->ahead, others = (unsigned)w->receiving - f->wire.turned;
+    unsigned most = f->wire.registered ? USER_AHEAD : others && ahead > DEEPEST ? DEEPEST : ahead;
+    unsigned share = w->uneven ? UNEVEN_MOST / w->uneven : most;
     if (!f->wire.uneven || share >= most)
         return most;
     return share > UNEVEN_LEAST ? share : most < UNEVEN_LEAST ? most : UNEVEN_LEAST;

@@ -509,7 +509,7 @@ static void give_up(struct rank *r)
 {
     struct buffers b;
     struct wish w = *(struct wish *)r->arg;
-    size_t n = 8 * MIB + 3;
+    size_t n = 16 * MIB + 3;
     if (open_buffers(r, &b, &w, (size_t)r->size * ROW(n)) && enter(r, &b)) {
         uint64_t seen = hoccl_peek(&hoccl_wire_counts.arrived);
         RANK_OK(r, post(r, &b, n));
@@ -536,7 +536,7 @@ void test_registered_abort(void **state)
 {
     struct wish gpu = {false, true, true}, host = {true, true, true}, in = {true, false, true};
     (void)state;
-    near = (struct near_weather){.on_gpu = true, .delay = 300, .jitter = 300};
+    near = (struct near_weather){.on_gpu = true, .delay = 300, .jitter = 30000}; /* the fifth chunk comes long before the last */
     far_run(3, "3", give_up, &gpu, false);
     far_run(3, "1+2", give_up, &host, false);
     far_run(2, "2", give_up, &in, false);
