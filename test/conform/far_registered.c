@@ -196,7 +196,7 @@ static void each_end(bool host)
         struct wish w = {host, ends & 1, ends & 2};
         forget_counts();
         far_run(2, "2", exchange_registered, &w, false);
-        check_counts(&w, 2 * (4 + 11));
+        check_counts(&w, 2 * (4 + (sizes[SIZES - 1] + HOCCL_POOL_SLOT - 1) / HOCCL_POOL_SLOT));
     }
 }
 
