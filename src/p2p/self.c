@@ -17,7 +17,6 @@
 #include "p2p/flow.h"
 
 #include "base/error.h"
-#include "base/setting.h"
 
 #define BY_GPU 2                         /* the first so many places; the others are in host memory */
 #define TWO_ROUTES ((uint64_t)128 << 20) /* fewer bytes go by one route (measured: 64 MiB are slower by two) */

@@ -4,7 +4,8 @@
  *
  *   user's buffer ─engine─▶ out slot ═network═▶ in slot ─engine─▶ user's buffer
  *
- * Different chunks are in all three places at once. Registered memory needs no slot at its end (registered.h). Who may go on is decided here, for all flows together:
+ * Different chunks are in all three places at once. Registered memory needs no slot at its end (registered.h). Who may go
+ * on is decided here, for all flows together:
  *
  *   receiver  grants slots to claimed flows, those of one operation in its order (precedence.h), to at most two large flows at once
  *             (the second, so that the NIC has work when the first one's sender is busy elsewhere), and of uneven ones a few
