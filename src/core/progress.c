@@ -27,8 +27,13 @@ static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 static void release(struct hoccl_comm *comm, struct hoccl_op *op)
 {
     int left = 0;
-    for (int i = 0; i < op->turns; i++)
+    bool bare = false;
+    for (int i = 0; i < op->turns; i++) {
         hoccl_turn_release(&op->turn[i].turn);
+        bare |= !op->turn[i].turn.gated;
+    }
+    if (bare)
+        hoccl_nudge_give(&comm->gpu->nudge, &comm->gpu->submitter);
     for (int i = 0; i < op->turns; i++) {
         struct hoccl_op_turn *t = &op->turn[i];
         struct hoccl_list *q = &t->stream->queue;

@@ -25,6 +25,7 @@ struct emu_device {
     struct emu_channel channel[EMU_CLASSES][EMU_MAX_CONNECTIONS];
     struct emu_engine engine[EMU_CLASSES];
     uint64_t sm_work; /* pieces of work that ran on SMs */
+    uint64_t compute; /* operations that went through a compute channel */
     CUmemoryPool pool, default_pool;
 };
 

@@ -37,6 +37,7 @@ struct emu_settings {
     unsigned sms;               /* HOCCL_EMU_SMS */
     uint64_t seed;              /* HOCCL_EMU_SEED: pattern of new memory, order of pieces, delays */
     unsigned delay_us;          /* HOCCL_EMU_DELAY_US: each copy starts up to so much later */
+    unsigned look_ms;           /* HOCCL_EMU_LOOK_MS: how often the GPU looks at what parked waits wait for; 0: always */
     bool peermem;               /* HOCCL_EMU_PEERMEM: the CPU may touch GPU memory */
     bool reuse;                 /* HOCCL_EMU_REUSE: a freed address is given out again at once */
     bool lazy;                  /* HOCCL_EMU_LAZY: a function's first launch loads it, under the driver's lock */

@@ -52,10 +52,22 @@ static bool start_work(struct emu_op *op, uint64_t now)
     return op->kind == EMU_OP_KERNEL && op->launch.end_ns <= now;
 }
 
-static bool run_wait(struct emu_op *op)
+/* HOCCL_EMU_LOOK_MS: a GPU looks again at what a wait stands for after a time, or, if it stands in a compute channel, when
+ * something else has gone through one. */
+static bool looks(const struct emu_op *op, uint64_t now)
 {
+    bool stirred = (op->classes & (1u << EMU_COMPUTE)) && op->compute != op->dev->compute;
+    return !emu.set.look_ms || !op->parked || stirred || now >= op->looked + emu.set.look_ms * 1000000ull;
+}
+
+static bool run_wait(struct emu_op *op, uint64_t now)
+{
+    if (!looks(op, now))
+        return false;
     if (emu_memop_run(op))
         return true;
+    op->looked = now;
+    op->compute = op->dev->compute;
     if (!op->parked) {
         op->parked = true;
         emu.parked++;
@@ -76,7 +88,7 @@ static bool start(struct emu_op *op, uint64_t now)
     case EMU_OP_BARRIER:
         return emu_memop_run(op);
     case EMU_OP_WAIT:
-        return run_wait(op);
+        return run_wait(op, now);
     case EMU_OP_RECORD:
         emu_event_record(op);
         return true;

@@ -190,6 +190,7 @@ bool emu_op_may_start(const struct emu_op *op)
 void emu_op_done(struct emu_op *op)
 {
     CUstream s = op->stream;
+    op->dev->compute += (op->classes & BIT(EMU_COMPUTE)) != 0;
     leave_channels(op);
     s->head = op->next;
     if (!s->head)

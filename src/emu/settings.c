@@ -113,11 +113,12 @@ static unsigned connections(void)
 
 CUresult emu_settings_read(struct emu_settings *set)
 {
-    uint64_t gpus = 8, memory = 143771, sms = 132, seed = 1, delay = 0;
+    uint64_t gpus = 8, memory = 143771, sms = 132, seed = 1, delay = 0, look = 0;
     *set = (struct emu_settings){.p2p = true, .connections = connections()};
     bool good = number("HOCCL_EMU_DEVICES", 0, EMU_MAX_DEVICES, &gpus) &&
                 number("HOCCL_EMU_MEMORY", 16, 1u << 30, &memory) && number("HOCCL_EMU_SMS", 1, 1024, &sms) &&
                 number("HOCCL_EMU_SEED", 0, UINT64_MAX, &seed) && number("HOCCL_EMU_DELAY_US", 0, 10000000, &delay) &&
+                number("HOCCL_EMU_LOOK_MS", 0, 1000000, &look) &&
                 flag("HOCCL_EMU_PEERMEM", &set->peermem) && flag("HOCCL_EMU_REUSE", &set->reuse) &&
                 flag("HOCCL_EMU_P2P", &set->p2p) && flag("HOCCL_EMU_LAZY", &set->lazy) && rates(set->rate) && rdma(set);
     set->gpus = (int)gpus;
@@ -125,5 +126,6 @@ CUresult emu_settings_read(struct emu_settings *set)
     set->sms = (unsigned)sms;
     set->seed = seed;
     set->delay_us = (unsigned)delay;
+    set->look_ms = (unsigned)look;
     return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -78,6 +78,7 @@ struct emu_op {
     bool stuck; /* stands behind a wait, or is one */
     bool timed; /* not_before is set */
     bool parked;
+    uint64_t compute, looked; /* parked: the device's count, and the time in ns, when its word was last looked at */
     bool void_copy; /* a fault: moves nothing */
     uint64_t held;  /* thread slots that it occupies */
     void *bounce;   /* host memory that goes with it */

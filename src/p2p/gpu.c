@@ -61,7 +61,9 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
         open += !r;
     }
     if (!r)
-        r = hoccl_submitter_open(&g->submitter, &g->device, hoccl_gate_scratch(&g->gate));
+        r = hoccl_nudge_open(&g->nudge, &g->flags);
+    if (!r && (r = hoccl_submitter_open(&g->submitter, &g->device, hoccl_gate_scratch(&g->gate))))
+        hoccl_nudge_close(&g->nudge, &g->flags);
     if (r) {
         while (open--)
             hoccl_engine_close(&g->engine[open], &g->flags);
@@ -214,6 +216,7 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
     }
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         hoccl_engine_close(&g->engine[i], &g->flags);
+    hoccl_nudge_close(&g->nudge, &g->flags);
     for (int i = 0; i < HOCCL_GPU_STAGES; i++)
         hoccl_stage_close_gpu(&g->stage[i]);
     hoccl_exports_close(&g->exports);

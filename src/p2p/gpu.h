@@ -6,6 +6,7 @@
 #include "p2p/engine.h"
 #include "p2p/mapping.h"
 #include "p2p/memory.h"
+#include "p2p/nudge.h"
 #include "p2p/stage.h"
 #include "p2p/submitter.h"
 #include "stream/gate.h"
@@ -25,6 +26,7 @@ struct hoccl_gpu {
     struct hoccl_gate gate;
     struct hoccl_submitter submitter;
     struct hoccl_engine engine[HOCCL_DIRECTIONS];
+    struct hoccl_nudge nudge;
     struct hoccl_mappings mappings;
     struct hoccl_exports exports;
     struct hoccl_stage stage[HOCCL_GPU_STAGES]; /* on other GPUs of this process: a peer can be on one of them; other = −1:

@@ -107,6 +107,9 @@ static void run(struct hoccl_submitter *s, const struct hoccl_job *j)
     case HOCCL_JOB_DISPATCH:
         hoccl_dispatch_run(j->dispatch);
         break;
+    case HOCCL_JOB_NUDGE: /* a hint: nothing waits for it */
+        hoccl_driver.StreamWriteValue32(j->stream, j->flag, j->value, 0);
+        break;
     }
     if (r)
         hoccl_publish(&s->broken, (uint32_t)r);

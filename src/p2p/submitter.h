@@ -21,7 +21,7 @@
 
 #define HOCCL_JOBS 64u
 
-enum hoccl_job_kind { HOCCL_JOB_COPY = 1, HOCCL_JOB_OPEN, HOCCL_JOB_CLOSE, HOCCL_JOB_PREPARE, HOCCL_JOB_DISPATCH };
+enum hoccl_job_kind { HOCCL_JOB_COPY = 1, HOCCL_JOB_OPEN, HOCCL_JOB_CLOSE, HOCCL_JOB_PREPARE, HOCCL_JOB_DISPATCH, HOCCL_JOB_NUDGE };
 
 /* Which way a copy goes, as seen from the GPU that makes it: each way has an engine of its own. HOST
  * is between two places of host memory, by the submitter itself. */
@@ -34,11 +34,11 @@ struct hoccl_dispatch;
 struct hoccl_job {
     enum hoccl_job_kind kind;
     enum hoccl_direction direction; /* COPY */
-    CUstream stream;                /* COPY: of the engine */
+    CUstream stream;                /* COPY: of the engine; NUDGE */
     CUdeviceptr to, from;           /* COPY: device addresses, or host addresses at the host's end */
     size_t bytes;
     uint32_t *host_flag; /* HOST: the flag, to be written by the CPU */
-    CUdeviceptr flag; /* COPY: written with `value` when the bytes have landed */
+    CUdeviceptr flag; /* COPY: written with `value` when the bytes have landed; NUDGE: written at once */
     uint32_t value;
     uint32_t *result;              /* COPY: CUresult of the copy, published before the flag can be written */
     struct hoccl_mapping *mapping; /* OPEN, CLOSE */

@@ -6,7 +6,8 @@
  *   bare       the CPU releases at once, or after a delay
  *   copy       it pushes 2 MiB to the other GPU first, waits for the flag behind them, releases
  *   engine     the engine's stream writes the end flag itself, behind the copy
- *   device     the same, the end flag in this GPU's memory */
+ *   device     the same, the end flag in this GPU's memory
+ *   nudged     behind its release the CPU lets another stream write a word: one with nothing else to do, or one that has copied */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <pthread.h>
@@ -20,7 +21,7 @@
 #define BYTES ((size_t)2 << 20)
 
 static int turns = 200;
-static CUstream user, engine;
+static CUstream user, engine, nudge, copier;
 static volatile uint32_t *words; /* 0 start, 64 end, 128 done; each on a line of its own */
 static CUdeviceptr device_words, own, peer, end_in_memory;
 
@@ -51,6 +52,7 @@ struct kind {
     int parts;            /* 1: write and wait in one call */
     int streams;          /* idle streams that have been used once */
     char gate;            /* a small copy in front of the wait: h, d (H2D, D2H); 0: none */
+    char nudge;           /* w: by a stream that only writes, c: by one that has copied; 0: none */
 };
 
 /* As HOCCL's gates: two rows from host memory, or a few bytes to it. */
@@ -122,6 +124,8 @@ static void answer(const struct kind *k, uint32_t first)
         }
         released = now();
         turn = released;
+        if (k->nudge)
+            check(cuStreamWriteValue32(k->nudge == 'w' ? nudge : copier, device_words + 3072, n, 0), "nudge");
     }
     check(cuStreamSynchronize(user), "sync");
     int m = turns - 21;
@@ -135,11 +139,14 @@ static void answer(const struct kind *k, uint32_t first)
 static void run(const struct kind *k)
 {
     static uint32_t next = 1;
+    check(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING), "stream"); /* a stream stays in the class of channel of its last copy */
     for (int i = 0; i < k->streams; i++) {
         CUstream s;
         check(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "stream");
         check(cuStreamWriteValue32(s, device_words + 2048, 1, 0), "use");
     }
+    if (k->nudge == 'c')
+        check(cuMemcpyDtoHAsync((void *)&words[832], end_in_memory + 1024, 4, copier), "copy");
     for (int i = 0; i < 2; i++) {
         enqueue(k, next);
         answer(k, next);
@@ -164,30 +171,38 @@ static void open_peer(void)
 int main(int argc, char **argv)
 {
     const struct kind kinds[] = {
-        {"bare", BARE, 0, 0, 1, 0, 0},
-        {"bare, two calls", BARE, 0, 0, 2, 0, 0},
-        {"bare, released after 2", BARE, 2, 0, 1, 0, 0},
-        {"bare, released after 5", BARE, 5, 0, 1, 0, 0},
-        {"bare, released after 10", BARE, 10, 0, 1, 0, 0},
-        {"bare, released after 20", BARE, 20, 0, 1, 0, 0},
-        {"bare, released after 40", BARE, 40, 0, 1, 0, 0},
-        {"copy 8 B", COPY, 0, 8, 1, 0, 0},
-        {"copy 2 MiB", COPY, 0, BYTES, 1, 0, 0},
-        {"engine 8 B", ENGINE, 0, 8, 1, 0, 0},
-        {"engine 2 MiB", ENGINE, 0, BYTES, 1, 0, 0},
-        {"device 8 B", DEVICE, 0, 8, 1, 0, 0},
-        {"device 2 MiB", DEVICE, 0, BYTES, 1, 0, 0},
-        {"bare, H2D gate", BARE, 0, 0, 1, 0, 'h'},
-        {"bare, H2D gate, after 5", BARE, 5, 0, 1, 0, 'h'},
-        {"bare, H2D gate, after 10", BARE, 10, 0, 1, 0, 'h'},
-        {"bare, H2D gate, after 20", BARE, 20, 0, 1, 0, 'h'},
-        {"bare, D2H gate, after 10", BARE, 10, 0, 1, 0, 'd'},
-        {"copy 8 B, H2D gate", COPY, 0, 8, 1, 0, 'h'},
-        {"copy 2 MiB, H2D gate", COPY, 0, BYTES, 1, 0, 'h'},
-        {"copy 2 MiB, D2H gate", COPY, 0, BYTES, 1, 0, 'd'},
-        {"bare, 30 idle streams", BARE, 0, 0, 1, 30, 0},
-        {"bare, after 10, 30 idle streams", BARE, 10, 0, 1, 0, 0},
-        {"copy 2 MiB, 30 idle streams", COPY, 0, BYTES, 1, 0, 0},
+        {"bare", BARE, 0, 0, 1, 0, 0, 0},
+        {"bare, two calls", BARE, 0, 0, 2, 0, 0, 0},
+        {"bare, released after 2", BARE, 2, 0, 1, 0, 0, 0},
+        {"bare, released after 5", BARE, 5, 0, 1, 0, 0, 0},
+        {"bare, released after 10", BARE, 10, 0, 1, 0, 0, 0},
+        {"bare, released after 20", BARE, 20, 0, 1, 0, 0, 0},
+        {"bare, released after 40", BARE, 40, 0, 1, 0, 0, 0},
+        {"copy 8 B", COPY, 0, 8, 1, 0, 0, 0},
+        {"copy 2 MiB", COPY, 0, BYTES, 1, 0, 0, 0},
+        {"engine 8 B", ENGINE, 0, 8, 1, 0, 0, 0},
+        {"engine 2 MiB", ENGINE, 0, BYTES, 1, 0, 0, 0},
+        {"device 8 B", DEVICE, 0, 8, 1, 0, 0, 0},
+        {"device 2 MiB", DEVICE, 0, BYTES, 1, 0, 0, 0},
+        {"bare, H2D gate", BARE, 0, 0, 1, 0, 'h', 0},
+        {"bare, H2D gate, after 5", BARE, 5, 0, 1, 0, 'h', 0},
+        {"bare, H2D gate, after 10", BARE, 10, 0, 1, 0, 'h', 0},
+        {"bare, H2D gate, after 20", BARE, 20, 0, 1, 0, 'h', 0},
+        {"bare, D2H gate, after 10", BARE, 10, 0, 1, 0, 'd', 0},
+        {"copy 8 B, H2D gate", COPY, 0, 8, 1, 0, 'h', 0},
+        {"copy 2 MiB, H2D gate", COPY, 0, BYTES, 1, 0, 'h', 0},
+        {"copy 2 MiB, D2H gate", COPY, 0, BYTES, 1, 0, 'd', 0},
+        {"bare, 30 idle streams", BARE, 0, 0, 1, 30, 0, 0},
+        {"bare, after 10, 30 idle streams", BARE, 10, 0, 1, 0, 0, 0},
+        {"copy 2 MiB, 30 idle streams", COPY, 0, BYTES, 1, 0, 0, 0},
+        {"bare, after 5, nudged", BARE, 5, 0, 1, 0, 0, 'w'},
+        {"bare, after 14, nudged", BARE, 14, 0, 1, 0, 0, 'w'},
+        {"bare, after 40, nudged", BARE, 40, 0, 1, 0, 0, 'w'},
+        {"bare, after 14, by one that copied", BARE, 14, 0, 1, 0, 0, 'c'},
+        {"bare, H2D gate, after 14", BARE, 14, 0, 1, 0, 'h', 0},
+        {"bare, H2D gate, after 14, nudged", BARE, 14, 0, 1, 0, 'h', 'w'},
+        {"copy 8 B, nudged", COPY, 0, 8, 1, 0, 0, 'w'},
+        {"copy 2 MiB, nudged", COPY, 0, BYTES, 1, 0, 0, 'w'},
     };
     CUcontext c;
     void *host;
@@ -196,8 +211,9 @@ int main(int argc, char **argv)
     check(cuInit(0), "init");
     check(cuDevicePrimaryCtxRetain(&c, 0), "context");
     check(cuCtxSetCurrent(c), "context");
-    check(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING), "stream");
     check(cuStreamCreate(&engine, CU_STREAM_NON_BLOCKING), "stream");
+    check(cuStreamCreate(&nudge, CU_STREAM_NON_BLOCKING), "stream");
+    check(cuStreamCreate(&copier, CU_STREAM_NON_BLOCKING), "stream");
     check(cuMemAlloc(&own, BYTES), "memory");
     check(cuMemAlloc(&end_in_memory, 4096), "memory");
     check(cuMemsetD32(end_in_memory, 0, 1024), "memory");

@@ -11,4 +11,10 @@ HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/hello" --size 4M
 HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
 HOCCL_TEST_BREAK=early-reuse must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
 HOCCL_TEST_BREAK=nothing pass 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
+
+# A GPU that looks at a stream's flag only when something else happens there: each release has to see to that.
+HOCCL_EMU_LOOK_MS=1000000 HOCCL_TEST_BREAK=nothing pass 60 2 "$examples/sendrecv_perf" -b 1K -e 1K -n 100 -c 1
+echo "== without a nudge, not to end"
+HOCCL_EMU_LOOK_MS=1000000 HOCCL_TEST_BREAK=no-nudge job 5 2 "$examples/sendrecv_perf" -b 1K -e 1K -n 100 -c 1
+[ $? = 124 ] || complain "it ended without anything that made the GPU look"
 finish

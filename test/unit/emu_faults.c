@@ -243,6 +243,26 @@ static void rdma_ways(struct emu_test *t)
     }
 }
 
+/* A parked wait is looked at again when something goes through a compute channel, not when something is copied. */
+static void seldom_looks(struct emu_test *t)
+{
+    CUstream s = new_stream(), copies = new_stream(), writes = new_stream();
+    store(t->flag, 0);
+    store(t->flag + 1, 0);
+    OK(cuStreamWriteValue32(s, t->flag_dev + 4, 1, 0));
+    OK(cuStreamWaitValue32(s, t->flag_dev, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    assert_true(becomes(t->flag + 1, 1, LONG_NS));
+    usleep(10000);
+    store(t->flag, 1);
+    OK(cuMemcpyDtoHAsync(t->host, t->a[0], 4096, copies));
+    OK(cuStreamWriteValue32(copies, t->flag_dev + 8, 1, 0)); /* in the class of the copy */
+    OK(cuStreamSynchronize(copies));
+    usleep(50000);
+    assert_int_equal(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+    OK(cuStreamWriteValue32(writes, t->flag_dev + 8, 2, 0));
+    OK(cuStreamSynchronize(s));
+}
+
 static const struct scenario scenarios[] = {
     {"failing call", "HOCCL_EMU_FAULT", "cuMemAlloc#6=CUDA_ERROR_OUT_OF_MEMORY", failing_call},
     {"late call", "HOCCL_EMU_FAULT", "cuEventCreate#1=late:50000", late_call},
@@ -250,6 +270,7 @@ static const struct scenario scenarios[] = {
     {"late copy", "HOCCL_EMU_FAULT", "push#1=void,d2h#1=late:200000", late_copy},
     {"stuck copy", "HOCCL_EMU_FAULT", "d2h#1+=stuck", stuck_copy},
     {"delays", "HOCCL_EMU_DELAY_US", "20000", delayed_copies},
+    {"seldom looks", "HOCCL_EMU_LOOK_MS", "100000", seldom_looks},
     {"reuse", "HOCCL_EMU_REUSE", "1", reused_address},
     {"peer memory", "HOCCL_EMU_PEERMEM", "1", peer_memory},
     {"order of RDMA", "HOCCL_EMU_RDMA_ORDER", "owner,none,all", rdma},

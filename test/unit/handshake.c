@@ -4,6 +4,7 @@
 #include "unit.h"
 
 #include "base/setting.h"
+#include "p2p/nudge.h"
 #include "stream/handshake.h"
 
 #include <cuda.h>
@@ -235,11 +236,54 @@ static void test_flag_pool(void **state)
     hoccl_flag_give(&flags, &again);
 }
 
+static uint32_t given_to(struct hoccl_nudge *n, struct hoccl_submitter *s, int times)
+{
+    uint32_t before = n->given;
+    for (int i = 0; i < times; i++) {
+        hoccl_nudge_give(n, s);
+        hoccl_submitter_step(s);
+    }
+    return n->given - before;
+}
+
+/* Nudges that do not get through (a stream that waits, or a kernel, has their channel) are few, the word of those is used by
+ * nobody else, and they go on afterwards. The submitter's thread is the test. */
+static void test_nudge(void **state)
+{
+    static struct hoccl_submitter submitter;
+    struct hoccl_flag stop;
+    (void)state;
+    OK(hoccl_flag_take(&flags, &stop));
+    for (int caught_up = 0; caught_up < 2; caught_up++) {
+        struct hoccl_nudge n;
+        hoccl_publish(stop.host, 0);
+        hoccl_settings.first_sequence = 0xfffffffe;
+        OK(hoccl_nudge_open(&n, &flags));
+        hoccl_settings.first_sequence = 0;
+        assert_int_equal(cuStreamWaitValue32(n.stream, stop.device, 1, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+        assert_int_equal(given_to(&n, &submitter, 100), HOCCL_NUDGES);
+        if (caught_up) {
+            hoccl_publish(stop.host, 1);
+            assert_int_equal(cuStreamSynchronize(n.stream), CUDA_SUCCESS);
+            assert_int_equal(hoccl_peek(n.seen.host), n.given);
+            assert_int_equal(given_to(&n, &submitter, 1), 1);
+            assert_int_equal(cuStreamSynchronize(n.stream), CUDA_SUCCESS);
+        }
+        int free_lines = flags.free;
+        hoccl_nudge_close(&n, &flags);
+        assert_int_equal(flags.free, free_lines + caught_up);
+        hoccl_publish(stop.host, 1);
+    }
+    assert_int_equal(cuCtxSynchronize(), CUDA_SUCCESS);
+    hoccl_flag_give(&flags, &stop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flag_pool), cmocka_unit_test(test_ungated), cmocka_unit_test(test_gated),
         cmocka_unit_test(test_mixed),     cmocka_unit_test(test_halves),  cmocka_unit_test(test_release_all),
+        cmocka_unit_test(test_nudge),
     };
     setenv("HOCCL_DEVICE", "emu", 1);
     alarm(280);
