@@ -27,6 +27,14 @@ HOCCL_EMU_DEVICES=1 nodes 2 pass 120 3 "$multi/paths" --sm
 HOCCL_TEST_SEQUENCE=2147483640 nodes 2 pass 120 2 "$multi/paths"
 HOCCL_TEST_SEQUENCE=4294967290 nodes 2 pass 120 2 "$multi/paths"
 
+echo "-- registered buffers: those in host memory take no slots (counted); TCP does not reach a GPU's, which says so and is staged"
+nodes 2 pass 60 2 "$multi/registered" host
+for way in 1 2; do
+    HOCCL_DEBUG=info nodes 2 pass 60 2 "$examples/sendrecv_perf" -b 8 -e 4M -f 64 -n 3 -R $way
+    grep -q 'cannot be registered for other nodes and is staged: the transport tcp reaches host memory only' "$work/output" ||
+        complain "-R $way: no line says that the buffers are staged"
+done
+
 echo "-- with the executor broken, the same is noticed"
 for engine in d2h h2d; do
     HOCCL_TEST_BREAK=early-reuse HOCCL_EMU_RATE=$engine=500 nodes 2 must_fail ' not 0x' 120 2 "$multi/paths" --no-staging

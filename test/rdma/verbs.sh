@@ -25,7 +25,7 @@ fi
 in_guest() {
     # shellcheck disable=SC2086 # lists of words
     timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own &&
-        in_host_memory && on_gpus && informed
+        in_host_memory && on_gpus && registered && informed
 }
 
 # Soft-RoCE takes no dma-buf, and memory of an emulated GPU has no address that can be registered:
@@ -38,6 +38,19 @@ in_host_memory() {
 # but it can have one, as nvidia-peermem gives it.
 on_gpus() {
     HOCCL_EMU_PEERMEM=1 ranks "slots on GPU [01] by peer memory, flushed" "$top_builddir/test/multi/random" 10 31
+}
+
+# Registered buffers take no slots: the program counts, for no end, either end and both, and with flushes where a GPU orders no writes.
+registered() {
+    local way
+    export HOCCL_EMU_PEERMEM=1
+    ranks "this rank's buffer is registered" "$top_builddir/test/multi/registered" gpu || return 1
+    HOCCL_EMU_RDMA_ORDER=none ranks "this rank's buffer is registered" "$top_builddir/test/multi/registered" own flushed || return 1
+    for way in 1 2; do
+        ranks "this rank's buffer is registered" "$top_builddir/examples/sendrecv_perf" -b 8 -e 4M -f 64 -n 3 -R $way || return 1
+        ! grep 'cannot be registered' /tmp/ranks || return 1
+    done
+    unset HOCCL_EMU_PEERMEM
 }
 
 # What hoccl-info expects.
