@@ -110,13 +110,16 @@ static HOCCL_Result refuse_region(const struct hoccl_region_source *source)
     return HOCCL_SUCCESS;
 }
 
+/* The GPU that reads what is written there is the one of who registers it. */
 static void note_gpu(struct near_region *r)
 {
     int device, order;
+    CUdevice reader;
     let_in(r->address, r->bytes);
+    need(cuCtxGetDevice(&reader), "who registers");
     need(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, r->address), "whose memory");
     need(cuDeviceGetAttribute(&order, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, device), "its order");
-    r->unordered = order < CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
+    r->unordered = order < (device == reader ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES);
 }
 
 HOCCL_Result near_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)

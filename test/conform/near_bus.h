@@ -14,7 +14,7 @@ struct near_region {
     uint64_t address;
     size_t bytes;
     bool gpu;
-    bool unordered; /* another GPU that reads it may see a NIC's writes late */
+    bool unordered; /* the GPU that reads it may see a NIC's writes late */
 };
 
 HOCCL_Result near_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots where production puts them: on a machine with four GPUs, of which each pair shares a switch, over the tests' transport.
+/* Slots where production puts them, and registered memory of GPUs, which takes none: on a machine with four GPUs, of which each pair
+ * shares a switch, over the tests' transport.
  *
  *   rank, GPU         0       1       2        3
  *   symmetric GPU     1       0       3        2
  *   NICs reach it by  dmabuf  pcie    off      address     (HOCCL_EMU_RDMA, read for the symmetric GPU)
  *   orders writes     none    owner   –        for all  (HOCCL_EMU_RDMA_ORDER, likewise)
+ *   its own           owner   none    for all  owner    (the same setting, of the rank's GPU: for registered memory)
  *
  * The transport reports a write to a GPU that does not order writes long before it lands: without a flush wrong bytes are read. */
 #include <setjmp.h>
@@ -112,24 +114,88 @@ static void test_no_flush(void **state)
     assert_int_equal(wrong, 2);
 }
 
+/* ---- registered memory ------------------------------------------------------------------------------------------- */
+
+/* GPU memory that is registered needs no slot. Its handles go with the communicator. */
+static bool open_registered(struct rank *r, struct work *w, size_t room)
+{
+    void *handle;
+    return work_open(r, w, room) && RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w->out, room, &handle)) &&
+           RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w->in, room, &handle));
+}
+
+static void exchange_registered(struct rank *r)
+{
+    struct work w;
+    if (open_registered(r, &w, (size_t)r->size * (4 * MIB)))
+        for (size_t i = 0; i < far_sizes_count; i++)
+            exchange(r, &w, far_sizes[i], (unsigned)i);
+    work_close(r, &w);
+}
+
+static int wrong_at[3];
+
+static void look_registered(struct rank *r)
+{
+    struct work w;
+    size_t n = 2 * MIB, row = n + 67;
+    if (open_registered(r, &w, (size_t)r->size * row)) {
+        RANK_OK(r, all_to_all(r, &w, n, 4));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+        for (int p = 0; p < r->size; p++)
+            if (p != r->rank && memcmp(w.host + (size_t)p * row + 1, message(p, r->rank, 4), n))
+                wrong_at[r->rank]++;
+    }
+    work_close(r, &w);
+}
+
+/* Of three ranks, whose GPUs order such writes for themselves, for none and for all, only the second one's has to be asked: for each
+ * chunk. Without that its bytes would be wrong, and only its. */
+static void test_registered(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .late = LATE, .jitter = 300, .refuse = 20});
+    far_run(3, "3", exchange_registered, NULL, false);
+    assert_int_equal(hoccl_wire_counts.into, hoccl_wire_counts.arrived);
+    assert_int_equal(hoccl_wire_counts.from, hoccl_wire_counts.arrived);
+    assert_true(near_counts.unordered >= 2 * far_sizes_count - 2 && near_counts.unordered < hoccl_wire_counts.arrived / 2);
+    assert_int_equal(hoccl_wire_counts.flushed, near_counts.unordered);
+    assert_int_equal(near_counts.flushes, near_counts.unordered);
+    hoccl_settings.test_break = HOCCL_BREAK_NO_FLUSH;
+    begin((struct near_weather){.on_gpu = true, .late = VERY_LATE});
+    memset(wrong_at, 0, sizeof wrong_at);
+    far_run(3, "3", look_registered, NULL, false);
+    hoccl_settings.test_break = HOCCL_BREAK_NOTHING;
+    assert_true(!wrong_at[0] && wrong_at[1] == 2 && !wrong_at[2]);
+}
+
 /* ---- flushes in bad weather -------------------------------------------------------------------------------------- */
+
+/* Who of two ranks receives what is to be flushed, from slots or in registered memory, and what an error of it says. */
+struct receipt {
+    int rank;
+    bool (*open)(struct rank *r, struct work *w, size_t room);
+    const char *where, *why;
+};
 
 /* The peer closes its connection while what it has sent is still to be flushed: it counts all the same. */
 static void send_and_leave(struct rank *r)
 {
+    const struct receipt *receipt = r->arg;
     size_t n = 2 * MIB + 1;
     struct work w;
-    if (work_open(r, &w, 4 * MIB) && r->rank) {
-        RANK_CUDA(r, cuMemcpyHtoD(w.out, message(1, 0, 2), n));
+    bool opened = receipt->open(r, &w, 4 * MIB), receives = r->rank == receipt->rank;
+    if (opened && !receives) {
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, message(r->rank, 1 - r->rank, 2), n));
         RANK_CUDA(r, cuStreamSynchronize(NULL));
-        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
         RANK_OK(r, HOCCL_CommDestroy(r->comm));
         r->comm = HOCCL_COMM_NULL;
-    } else if (!r->rank) {
-        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+    } else if (receives) {
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
         RANK_OK(r, stream_end(r, &w));
         RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, n));
-        same(r, w.host, message(1, 0, 2), n, 1);
+        same(r, w.host, message(1 - r->rank, r->rank, 2), n, 1 - r->rank);
         RANK_OK(r, HOCCL_CommAbort(r->comm));
         r->comm = HOCCL_COMM_NULL;
     }
@@ -138,26 +204,33 @@ static void send_and_leave(struct rank *r)
 
 static void test_leave(void **state)
 {
+    struct receipt slots = {.rank = 0, .open = work_open}, registered = {.rank = 1, .open = open_registered};
     (void)state;
     begin((struct near_weather){.on_gpu = true, .delay = 3000}); /* a flush takes that long, the news that the peer has closed does not */
-    far_run(2, "2", send_and_leave, NULL, false);
+    far_run(2, "2", send_and_leave, &slots, false);
+    uint64_t flushed = hoccl_wire_counts.flushed;
+    assert_true(flushed >= 3);
+    far_run(2, "2", send_and_leave, &registered, false);
+    assert_true(hoccl_wire_counts.flushed >= flushed + 3 && hoccl_wire_counts.into == hoccl_wire_counts.flushed - flushed);
     begin(fair);
 }
 
 /* A flush that cannot be done, or is never answered, is an error of the receive that names it; the peer hears of it. */
 static void cannot_be_read(struct rank *r)
 {
+    const struct receipt *receipt = r->arg;
     size_t n = 4 * MIB;
     struct work w;
-    if (work_open(r, &w, n)) {
-        if (r->rank)
-            RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+    if (receipt->open(r, &w, n)) {
+        bool receives = r->rank == receipt->rank;
+        if (receives)
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
         else
-            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+            RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 1 - r->rank, r->comm, w.stream));
         HOCCL_Result e = stream_end(r, &w);
-        if (!r->rank) {
-            RANK_TRUE(r, e == HOCCL_ERR_DEVICE && strstr(HOCCL_GetLastError(), "GPU 1 cannot be read"));
-            RANK_TRUE(r, strstr(HOCCL_GetLastError(), r->arg));
+        if (receives) {
+            RANK_TRUE(r, e == HOCCL_ERR_DEVICE && strstr(HOCCL_GetLastError(), receipt->where));
+            RANK_TRUE(r, strstr(HOCCL_GetLastError(), receipt->why));
         }
         RANK_OK(r, HOCCL_CommAbort(r->comm));
         r->comm = HOCCL_COMM_NULL;
@@ -165,26 +238,35 @@ static void cannot_be_read(struct rank *r)
     work_close(r, &w);
 }
 
-static void test_flush_fails(void **state)
+/* The first flush of the message cannot be done, and of another one the last is never answered. */
+static void flush_fails(struct receipt receipt)
 {
-    (void)state;
-    begin((struct near_weather){.on_gpu = true, .fail_flush = 3});
-    far_run(2, "2", cannot_be_read, "lets this flush fail", false);
+    receipt.why = "lets this flush fail";
+    begin((struct near_weather){.on_gpu = true, .fail_flush = 1});
+    far_run(2, "2", cannot_be_read, &receipt, false);
     begin(fair);
     far_run(2, "2", all_sizes, NULL, false);
-    begin((struct near_weather){.on_gpu = true, .lose_flush = 8}); /* the last one */
+    receipt.why = "HOCCL_TIMEOUT";
     hoccl_settings.timeout = 1000000000;
-    far_run(2, "2", cannot_be_read, "HOCCL_TIMEOUT", false);
+    begin((struct near_weather){.on_gpu = true, .lose_flush = 8});
+    far_run(2, "2", cannot_be_read, &receipt, false);
     hoccl_settings.timeout = 30000000000;
     begin(fair);
     far_run(2, "2", all_sizes, NULL, false);
+}
+
+static void test_flush_fails(void **state)
+{
+    (void)state;
+    flush_fails((struct receipt){.rank = 0, .open = work_open, .where = "on the GPU 1 cannot be read"});
+    flush_fails((struct receipt){.rank = 1, .open = open_registered, .where = "on its own GPU 1 cannot be read"});
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_gpu), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_flush),
-        cmocka_unit_test(test_leave),  cmocka_unit_test(test_flush_fails),
+        cmocka_unit_test(test_registered), cmocka_unit_test(test_leave), cmocka_unit_test(test_flush_fails),
     };
     const char *source = getenv("top_srcdir");
     char file[4096];
