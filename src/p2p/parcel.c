@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See parcel.h. */
-#define _GNU_SOURCE
 #include "p2p/parcel.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define MAGIC 0x4c435250u /* "PRCL" */
-#define SEND_MS 1000
 
 /* ---- exporting (submitter) --------------------------------------------------------------------------------------- */
 
@@ -45,24 +40,6 @@ static uint32_t count_segments(const struct hoccl_dispatch *d)
     return n;
 }
 
-static bool send_parcel(int socket, const struct hoccl_parcel *p, const int *fds)
-{
-    char control[CMSG_SPACE(HOCCL_PARCEL_SEGMENTS * sizeof(int))] = {0};
-    size_t bytes = p->count * sizeof(int);
-    struct iovec v = {(void *)p, sizeof *p};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(bytes)};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    struct pollfd f = {.fd = socket, .events = POLLOUT};
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(bytes);
-    memcpy(CMSG_DATA(c), fds, bytes);
-    while (sendmsg(socket, &m, MSG_NOSIGNAL) != (ssize_t)sizeof *p)
-        if ((errno != EAGAIN && errno != EINTR) || poll(&f, 1, SEND_MS) <= 0)
-            return false;
-    return true;
-}
-
 /* Up to a message's worth of segments from *at on. */
 static bool send_some(struct hoccl_dispatch *d, CUdeviceptr *at, struct hoccl_parcel *p)
 {
@@ -77,13 +54,12 @@ static bool send_some(struct hoccl_dispatch *d, CUdeviceptr *at, struct hoccl_pa
         p->bytes[p->count++] = end - *at;
         *at = end;
     }
-    bool sent = !r && send_parcel(d->socket, p, fds);
+    bool sent = !r && hoccl_descriptors_send(d->socket, p, sizeof *p, fds, p->count);
     if (r)
         snprintf(d->text, sizeof d->text, "exporting its memory: %s", hoccl_driver_error(r));
     else if (!sent)
         snprintf(d->text, sizeof d->text, "sending its memory's descriptors: %s", strerror(errno));
-    for (uint32_t i = 0; i < p->count; i++)
-        close(fds[i]);
+    hoccl_descriptors_close(fds, p->count);
     return sent;
 }
 
@@ -103,21 +79,10 @@ void hoccl_dispatch_run(struct hoccl_dispatch *d)
 
 int hoccl_parcel_take(int socket, struct hoccl_parcel *parcel, int *fds)
 {
-    char control[CMSG_SPACE(HOCCL_PARCEL_SEGMENTS * sizeof(int))];
-    struct iovec v = {parcel, sizeof *parcel};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    size_t got = 0;
-    ssize_t n = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-        got = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        memcpy(fds, CMSG_DATA(c), got * sizeof(int));
-    }
-    if (n == (ssize_t)sizeof *parcel && parcel->magic == MAGIC && got == parcel->count && parcel->first + got <= parcel->total)
-        return 1;
-    for (size_t i = 0; i < got; i++)
-        close(fds[i]);
+    unsigned got;
+    int n = hoccl_descriptors_take(socket, parcel, sizeof *parcel, fds, &got);
+    if (n <= 0 || (parcel->magic == MAGIC && got == parcel->count && parcel->first + got <= parcel->total))
+        return n;
+    hoccl_descriptors_close(fds, got);
     return -1;
 }

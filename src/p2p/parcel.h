@@ -15,11 +15,12 @@
 #define HOCCL_P2P_PARCEL_H
 
 #include "base/atomic.h"
+#include "base/descriptors.h"
 #include "device/driver.h"
 
 #include <stdbool.h>
 
-#define HOCCL_PARCEL_SEGMENTS 64
+#define HOCCL_PARCEL_SEGMENTS HOCCL_DESCRIPTORS_MOST
 
 /* One message; `count` descriptors travel with it. */
 struct hoccl_parcel {
