@@ -163,8 +163,9 @@ static void add_place(json_t *o, const struct machine *m, int gpu)
                         distance(nic && g->found, nic ? hoccl_topo_gpu_nic(m->topo, t, g->nic) : HOCCL_TOPO_SYSTEM));
 }
 
-/* {"transport", "nic", "nic_reason", "place": gpu | host, "gpu", "flush", "why"}: where the slots for transfers to other nodes
- * would be made, if the driver and the NIC agree when it comes to that; null: without a driver or a transport. */
+/* {"transport", "nic", "nic_reason", "place": gpu | hidden | host, "gpu", "flush", "why"}: where the slots for transfers to other
+ * nodes would be made, if the driver and the NIC agree when it comes to that ("hidden": on a GPU that is not shown here, if one of
+ * the ranks is on it); null: without a driver or a transport. */
 static json_t *slots(const struct machine *m, const struct hoccl_transport *t, int gpu)
 {
     struct hoccl_device device = {.ordinal = gpu};
@@ -173,7 +174,7 @@ static json_t *slots(const struct machine *m, const struct hoccl_transport *t, i
         return json_null();
     hoccl_place_find(t, &device, gpu, &p);
     return json_pack("{s:s, s:o, s:o, s:s, s:o, s:b, s:o}", "transport", t->name, "nic", info_string(*p.nic ? p.nic : NULL),
-                     "nic_reason", info_string(*p.nic ? p.how : NULL), "place", p.other < 0 ? "host" : "gpu", "gpu",
+                     "nic_reason", info_string(*p.nic ? p.how : NULL), "place", p.other >= 0 ? "gpu" : *p.hidden ? "hidden" : "host", "gpu",
                      number_or_null(p.other), "flush", p.other >= 0 && p.flush, "why", info_string(p.other < 0 ? p.why : NULL));
 }
 

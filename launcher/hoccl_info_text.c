@@ -80,6 +80,8 @@ static void print_slots(const json_t *slots)
     if (json_is_integer(json_object_get(slots, "gpu")))
         printf("on GPU %s%s", number(json_object_get(slots, "gpu"), "", gpu),
                json_is_true(json_object_get(slots, "flush")) ? ", flushed" : "");
+    else if (!strcmp(text_or(slots, "place", ""), "hidden"))
+        printf("on the symmetric GPU, which is hidden here, if one of the ranks has it; else in host memory");
     else
         printf("in host memory, %s", text(slots, "why"));
     if (text(slots, "nic"))

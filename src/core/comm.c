@@ -4,6 +4,7 @@
  *   this rank's GPU, board and listener      (what can fail alone comes before the exchange, so that all hear of it)
  *   ── one exchange: every rank's card ──▶   identities; a rank that failed says why, and all fail with its text
  *   ── the node: sockets and boards ─────▶   evidence of who shares the memory
+ *   ── memory for slots ─────────────────▶   on GPUs that a rank does not see, by those who do (lend.h)
  *   attach to the progress thread
  *   ── the GPUs try their access ────────▶   which pairs of the node must go through host memory (probe.c)
  *   ── connections to other nodes ───────▶   (abroad.h)
@@ -16,6 +17,7 @@
 #include "base/patience.h"
 #include "base/setting.h"
 #include "boot/gather.h"
+#include "core/lend.h"
 #include "core/probe.h"
 #include "core/proxy.h"
 #include "p2p/wire.h"
@@ -26,7 +28,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CARD_VERSION 4
+#define CARD_VERSION 5
 
 /* What a rank tells all others at the start. */
 struct card {
@@ -38,6 +40,7 @@ struct card {
     char driver[32];
     char gpu_name[64];
     char pci[16];
+    char wants[HOCCL_PCI_TEXT]; /* the hidden GPU on which its slots are to lie (lend.h); "" none */
     CUuuid uuid;
     uint64_t context; /* its address: of use in the same process, */
     uint64_t board;   /* and the number of its board there */
@@ -54,6 +57,7 @@ struct opening {
     struct hoccl_comm *comm;
     struct hoccl_listener listener;
     bool attached;
+    struct hoccl_lending lending;
     struct card mine;
     struct card *cards;
 };
@@ -75,6 +79,7 @@ static HOCCL_Result open_endpoint(struct opening *o)
     if (r)
         return r;
     const struct hoccl_wire *w = o->comm->gpu->wire;
+    hoccl_gpu_wants(o->comm->gpu, o->mine.wants);
     o->mine.endpoint = w->card;
     snprintf(o->mine.failure, sizeof o->mine.failure, "%s", w->failure);
     return HOCCL_SUCCESS;
@@ -287,6 +292,26 @@ static HOCCL_Result go_abroad(struct opening *o, HOCCL_Result so_far)
     return r;
 }
 
+static HOCCL_Result check_boot(void *boot)
+{
+    const struct hoccl_boot_ops *ops = ((struct hoccl_boot *)boot)->ops;
+    return ops->check ? ops->check(boot) : HOCCL_SUCCESS;
+}
+
+/* Slots on GPUs that their own ranks do not see. */
+static HOCCL_Result lend(struct opening *o, HOCCL_Result so_far)
+{
+    struct hoccl_comm *c = o->comm;
+    struct hoccl_lend_peer *peers = hoccl_alloc((size_t)c->size * sizeof *peers, "the ranks' GPUs");
+    if (!peers)
+        return HOCCL_ERR_MEMORY;
+    for (int p = 0; p < c->size; p++)
+        peers[p] = (struct hoccl_lend_peer){.pci = o->cards[p].pci, .wants = o->cards[p].wants};
+    HOCCL_Result r = hoccl_comm_lend(c, peers, so_far, check_boot, o->boot, &o->lending);
+    free(peers);
+    return r;
+}
+
 static void say_what_was_chosen(const struct opening *o)
 {
     const struct hoccl_comm *c = o->comm;
@@ -329,12 +354,6 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1, .parcels = -1};
     *comm = c;
     return HOCCL_SUCCESS;
-}
-
-static HOCCL_Result check_boot(void *boot)
-{
-    const struct hoccl_boot_ops *ops = ((struct hoccl_boot *)boot)->ops;
-    return ops->check ? ops->check(boot) : HOCCL_SUCCESS;
 }
 
 /* The ranks of this node try their GPUs (steps 1 to 3 of the call). */
@@ -434,6 +453,7 @@ static HOCCL_Result meet_everyone(struct opening *o)
     if (!r)
         r = connect_node(o);
     note(&first, text, r);
+    note(&first, text, lend(o, first));
     note(&first, text, go_abroad(o, first));
     r = attach(o);
     note(&first, text, r);
@@ -476,6 +496,7 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
         say_what_was_chosen(&o);
     }
     hoccl_listener_close(&o.listener);
+    hoccl_comm_lend_end(o.comm, &o.lending);
     free(o.cards);
     if (r) {
         char text[HOCCL_ERROR_TEXT];

@@ -93,39 +93,57 @@ HOCCL_Result hoccl_device_memory_create(CUmemAllocationProp *kind, size_t bytes,
     return hoccl_driver_check(e, "%zu bytes of GPU %d", bytes, kind->location.id);
 }
 
+/* A place for it among our addresses, where the device's engines may use it. The handle is released if that cannot be had. */
+static HOCCL_Result map(const struct hoccl_device *device, struct hoccl_device_memory *m)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.MemAddressReserve(&m->address, m->bytes, 0, 0, 0), "cuMemAddressReserve");
+    if (r)
+        goto release;
+    r = hoccl_driver_check(hoccl_driver.MemMap(m->address, m->bytes, 0, m->handle, 0), "cuMemMap");
+    if (r)
+        goto unreserve;
+    r = hoccl_driver_check(hoccl_driver.MemSetAccess(m->address, m->bytes, &access, 1), "cuMemSetAccess");
+    if (!r)
+        return r;
+    hoccl_driver.MemUnmap(m->address, m->bytes);
+unreserve:
+    hoccl_driver.MemAddressFree(m->address, m->bytes);
+release:
+    hoccl_driver.MemRelease(m->handle);
+    return r;
+}
+
 static HOCCL_Result open_memory(const struct hoccl_device *device, int where, bool rdma, size_t bytes,
                                 struct hoccl_device_memory *memory)
 {
     struct hoccl_device_memory m = {0};
     size_t grain = 0;
     CUmemAllocationProp kind = hoccl_device_memory_kind(where, rdma);
-    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     HOCCL_Result r = hoccl_driver_check(
         hoccl_driver.MemGetAllocationGranularity(&grain, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
     if (r)
         return r;
     m.bytes = (bytes + grain - 1) / grain * grain;
     r = hoccl_device_memory_create(&kind, m.bytes, &m.handle);
-    if (r)
-        return r;
-    r = hoccl_driver_check(hoccl_driver.MemAddressReserve(&m.address, m.bytes, 0, 0, 0), "cuMemAddressReserve");
-    if (r)
-        goto release;
-    r = hoccl_driver_check(hoccl_driver.MemMap(m.address, m.bytes, 0, m.handle, 0), "cuMemMap");
-    if (r)
-        goto unreserve;
-    r = hoccl_driver_check(hoccl_driver.MemSetAccess(m.address, m.bytes, &access, 1), "cuMemSetAccess");
-    if (r)
-        goto unmap;
-    *memory = m;
-    return HOCCL_SUCCESS;
-unmap:
-    hoccl_driver.MemUnmap(m.address, m.bytes);
-unreserve:
-    hoccl_driver.MemAddressFree(m.address, m.bytes);
-release:
-    hoccl_driver.MemRelease(m.handle);
+    if (!r)
+        r = map(device, &m);
+    if (!r)
+        *memory = m;
+    return r;
+}
+
+HOCCL_Result hoccl_device_memory_import(const struct hoccl_device *device, int fd, size_t bytes, struct hoccl_device_memory *memory)
+{
+    struct hoccl_device_memory m = {.bytes = bytes};
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.MemImportFromShareableHandle(&m.handle, (void *)(intptr_t)fd,
+                                                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                                        "cuMemImportFromShareableHandle");
+    if (!r)
+        r = map(device, &m);
+    if (!r)
+        *memory = m;
     return r;
 }
 

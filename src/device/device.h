@@ -44,6 +44,9 @@ HOCCL_Result hoccl_device_memory_open(const struct hoccl_device *device, int whe
                                       struct hoccl_device_memory *memory);
 HOCCL_Result hoccl_device_memory_open_rdma(const struct hoccl_device *device, int where, size_t bytes,
                                            struct hoccl_device_memory *memory);
+/* What another process has made and exported as the descriptor `fd`, on a GPU that may be hidden from this one. It lives as long
+ * as any process holds it. The descriptor stays the caller's. */
+HOCCL_Result hoccl_device_memory_import(const struct hoccl_device *device, int fd, size_t bytes, struct hoccl_device_memory *memory);
 void hoccl_device_memory_close(struct hoccl_device_memory *memory);
 
 #endif

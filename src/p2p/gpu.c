@@ -9,6 +9,7 @@
 #include "stream/parking.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define CLOSE_TIMEOUT (500 * HOCCL_MS)
@@ -147,6 +148,21 @@ HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu)
     pthread_mutex_unlock(&lock);
     hoccl_device_leave(pushed);
     return r;
+}
+
+void hoccl_gpu_wants(struct hoccl_gpu *gpu, char pci[HOCCL_PCI_TEXT])
+{
+    const struct hoccl_wire *w = gpu->wire;
+    pthread_mutex_lock(&lock);
+    snprintf(pci, HOCCL_PCI_TEXT, "%s", w->endpoint && !w->equipped ? w->place.hidden : "");
+    pthread_mutex_unlock(&lock);
+}
+
+void hoccl_gpu_accept_loan(struct hoccl_gpu *gpu, const struct hoccl_loan *loan)
+{
+    pthread_mutex_lock(&lock);
+    hoccl_wire_accept_loan(gpu->wire, loan);
+    pthread_mutex_unlock(&lock);
 }
 
 void hoccl_gpus_forget(const void *address)

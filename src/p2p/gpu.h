@@ -4,12 +4,14 @@
 #define HOCCL_P2P_GPU_H
 
 #include "p2p/engine.h"
+#include "p2p/loan.h"
 #include "p2p/mapping.h"
 #include "p2p/memory.h"
 #include "p2p/nudge.h"
 #include "p2p/stage.h"
 #include "p2p/submitter.h"
 #include "stream/gate.h"
+#include "topo/pci.h"
 
 #define HOCCL_GPU_STAGES 2
 
@@ -43,6 +45,11 @@ HOCCL_Result hoccl_gpu_open(int local_rank, struct hoccl_gpu **gpu);
 /* The GPU's endpoint for ranks of other nodes, whose absence is no error yet; then, once there are such ranks, its pools. */
 HOCCL_Result hoccl_gpu_open_wire(struct hoccl_gpu *gpu);
 HOCCL_Result hoccl_gpu_equip_wire(struct hoccl_gpu *gpu);
+
+/* Before them: the PCI address of the GPU on which they are to lie and that only another rank can reach (loan.h); "" there is none.
+ * Then what that rank has given; the descriptors become the wire's, or are closed if the pools are there already. */
+void hoccl_gpu_wants(struct hoccl_gpu *gpu, char pci[HOCCL_PCI_TEXT]);
+void hoccl_gpu_accept_loan(struct hoccl_gpu *gpu, const struct hoccl_loan *loan);
 
 /* Memory of HOCCL_MemAlloc is about to be freed: no NIC knows it any more. */
 void hoccl_gpus_forget(const void *address);

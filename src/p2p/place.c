@@ -102,6 +102,7 @@ void hoccl_place_try(const struct hoccl_transport *t, const struct hoccl_device 
 {
     int reach = 0;
     p->flush = hoccl_order_demands_flush(other, false) && hoccl_settings.test_break != HOCCL_BREAK_NO_FLUSH;
+    snprintf(p->name, sizeof p->name, "GPU %d", other);
     if (hoccl_driver.DeviceCanAccessPeer(&reach, d->ordinal, other) || !reach)
         snprintf(p->why, sizeof p->why, "GPU %d cannot access GPU %d", d->ordinal, other);
     else if (!has(other, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED))
@@ -112,10 +113,21 @@ void hoccl_place_try(const struct hoccl_transport *t, const struct hoccl_device 
         p->other = other;
 }
 
+bool hoccl_place_accept(const struct hoccl_transport *t, const struct hoccl_loan *loan, struct hoccl_place *p)
+{
+    p->flush = loan->flush && hoccl_settings.test_break != HOCCL_BREAK_NO_FLUSH;
+    snprintf(p->name, sizeof p->name, "GPU %s of rank %d", p->hidden, loan->rank);
+    bool good = loan->given && (!p->flush || t->flush);
+    if (!loan->given)
+        snprintf(p->why, sizeof p->why, "the symmetric %s gives no memory: %s", p->name, loan->why);
+    else if (!good)
+        snprintf(p->why, sizeof p->why, "what is written into %s must be flushed, and %s cannot do that", p->name, t->name);
+    return good;
+}
+
 static int find_other(const struct hoccl_topo *topo, int gpu, struct hoccl_place *p)
 {
     int symmetric = gpu < 0 ? -1 : topo->gpu[gpu].symmetric;
-    char pci[HOCCL_PCI_TEXT];
     if (symmetric < 0) {
         snprintf(p->why, sizeof p->why, gpu < 0 || topo->flat
                  ? "where this GPU stands on the PCI bus is unknown (HOCCL_TOPO_FILE can name a topology)"
@@ -125,9 +137,9 @@ static int find_other(const struct hoccl_topo *topo, int gpu, struct hoccl_place
     int other = ordinal_of(&topo->gpu[symmetric].pci);
     if (other >= 0)
         return other;
-    hoccl_pci_format(&topo->gpu[symmetric].pci, pci);
-    snprintf(p->why, sizeof p->why, "the symmetric GPU %s is hidden from this process: let every rank see all GPUs of the node "
-             "(CUDA_VISIBLE_DEVICES, Slurm's --gpus-per-task) and choose its own by its local rank", pci);
+    hoccl_pci_format(&topo->gpu[symmetric].pci, p->hidden);
+    snprintf(p->why, sizeof p->why, "the symmetric GPU %s is hidden from this process and no rank has it: let every rank see all GPUs "
+             "(CUDA_VISIBLE_DEVICES, Slurm's --gpus-per-task) and choose its own by its local rank", p->hidden);
     return -1;
 }
 
@@ -178,14 +190,15 @@ _Static_assert(WAYS == sizeof ways / sizeof *ways, "every way can be named");
 static void tell_once(struct hoccl_wire *w, unsigned bit, const char *name)
 {
     if (!(w->told & 1u << bit))
-        hoccl_log(HOCCL_LOG_INFO, "slots on GPU %d: not by %s: %s", w->place.other, name, hoccl_error_text());
+        hoccl_log(HOCCL_LOG_INFO, "slots on %s: not by %s: %s", w->place.name, name, hoccl_error_text());
     w->told |= 1u << bit;
 }
 
 HOCCL_Result hoccl_place_register(struct hoccl_wire *wire, unsigned way, struct hoccl_region_source source, struct hoccl_region *region)
 {
     const struct way *by = &ways[way];
-    if (by->dmabuf) {
+    bool own = by->dmabuf && source.dmabuf < 0;
+    if (own) {
         CUresult e = hoccl_driver.MemGetHandleForAddressRange(&source.dmabuf, (CUdeviceptr)(uintptr_t)source.address, source.bytes,
                                                               CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, by->flags);
         if (e)
@@ -193,17 +206,20 @@ HOCCL_Result hoccl_place_register(struct hoccl_wire *wire, unsigned way, struct 
                               by->flags ? "" : ": that takes NVIDIA's open kernel modules and Linux 5.12");
     }
     HOCCL_Result r = wire->transport->region_add(wire->endpoint, &source, region);
-    if (source.dmabuf >= 0)
+    if (own)
         close(source.dmabuf);
     return r;
 }
 
-/* By the first way that works. */
+/* By the first way that works; of lent memory with the dma-bufs that came with it. */
 static HOCCL_Result register_pool(struct hoccl_wire *w, struct hoccl_pool *pool, const char **name)
 {
     HOCCL_Result r = HOCCL_ERR_DEVICE;
     for (unsigned i = 0; i < WAYS && r; i++) {
-        r = hoccl_place_register(w, i, hoccl_pool_source(pool), &pool->region);
+        struct hoccl_region_source source = hoccl_pool_source(pool);
+        if (w->loan.given && ways[i].dmabuf)
+            source.dmabuf = w->loan.dmabuf[i][pool == &w->in];
+        r = hoccl_place_register(w, i, source, &pool->region);
         if (r)
             tell_once(w, i, ways[i].name);
         else
@@ -223,11 +239,27 @@ static HOCCL_Result open_both(struct hoccl_wire *w, enum hoccl_pool_place place)
     return r;
 }
 
+/* Pools that an earlier endpoint had on a GPU are not for this one. */
+static void leave_gpu(struct hoccl_pool *pool)
+{
+    if (hoccl_pool_is_open(pool) && pool->place == HOCCL_POOL_GPU)
+        hoccl_pool_close(pool);
+}
+
+static HOCCL_Result open_lent(struct hoccl_wire *w)
+{
+    const struct hoccl_device *device = &w->gpu->device;
+    leave_gpu(&w->out);
+    leave_gpu(&w->in);
+    HOCCL_Result r = hoccl_pool_open_lent(&w->out, device, w->loan.memory[0], w->loan.bytes);
+    return r ? r : hoccl_pool_open_lent(&w->in, device, w->loan.memory[1], w->loan.bytes);
+}
+
 /* Memory there that answers. */
 static HOCCL_Result open_there(struct hoccl_wire *w)
 {
     struct hoccl_gpu *g = w->gpu;
-    HOCCL_Result r = open_both(w, HOCCL_POOL_GPU);
+    HOCCL_Result r = w->loan.given ? open_lent(w) : open_both(w, HOCCL_POOL_GPU);
     if (!r && !hoccl_reach_confirm(&g->device, &g->gate, &g->flags, w->in.memory.address))
         r = hoccl_fail(HOCCL_ERR_DEVICE, "what GPU %d pushes there does not come back, although the driver says that it can access it: "
                        "an IOMMU or PCIe access control (ACS) may be in the way", g->device.ordinal);
@@ -248,22 +280,15 @@ static HOCCL_Result place_on_gpu(struct hoccl_wire *w)
     r = register_pool(w, &w->in, &in);
     if (r)
         goto unregister;
-    snprintf(w->slots, sizeof w->slots, "on GPU %d by %s%s", w->place.other, in, w->place.flush ? ", flushed" : "");
+    snprintf(w->slots, sizeof w->slots, "on %s by %s%s", w->place.name, in, w->place.flush ? ", flushed" : "");
     return HOCCL_SUCCESS;
 unregister:
     w->transport->region_remove(w->endpoint, &w->out.region);
 close:
     hoccl_pool_close(&w->out);
     hoccl_pool_close(&w->in);
-    snprintf(w->place.why, sizeof w->place.why, "GPU %d will not do, as said before", w->place.other);
+    snprintf(w->place.why, sizeof w->place.why, "%s will not do, as said before", w->place.name);
     return r;
-}
-
-/* Pools that an earlier endpoint had on a GPU are not for this one. */
-static void leave_gpu(struct hoccl_pool *pool)
-{
-    if (hoccl_pool_is_open(pool) && pool->place == HOCCL_POOL_GPU)
-        hoccl_pool_close(pool);
 }
 
 static HOCCL_Result place_in_host_memory(struct hoccl_wire *w)
@@ -288,7 +313,7 @@ static HOCCL_Result place_in_host_memory(struct hoccl_wire *w)
 /* Pushes that gates stop would stop the slots too. */
 static bool try_gpu(struct hoccl_wire *w)
 {
-    if (w->place.other < 0 || (hoccl_pool_is_open(&w->in) && w->in.place == HOCCL_POOL_HOST))
+    if ((w->place.other < 0 && !w->loan.given) || (hoccl_pool_is_open(&w->in) && w->in.place == HOCCL_POOL_HOST))
         return false;
     if (!hoccl_gate_bars_push(&w->gpu->gate))
         return true;

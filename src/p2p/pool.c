@@ -8,19 +8,17 @@
 
 #include <sys/mman.h>
 
-#define POOL_BYTES (HOCCL_POOL_SLOT * HOCCL_POOL_SLOTS)
-
-_Static_assert(POOL_BYTES <= (size_t)64 << 20, "a pool stays within its budget");
+_Static_assert(HOCCL_POOL_BYTES <= (size_t)64 << 20, "a pool stays within its budget");
 
 static HOCCL_Result open_host(struct hoccl_pool *pool, const char *what)
 {
-    void *p = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, HOCCL_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of host memory for %s: %m", POOL_BYTES, what);
-    HOCCL_Result r = hoccl_driver_check(hoccl_driver.MemHostRegister(p, POOL_BYTES, CU_MEMHOSTREGISTER_PORTABLE),
-                                        "pinning %zu bytes of host memory for %s", POOL_BYTES, what);
+        return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of host memory for %s: %m", HOCCL_POOL_BYTES, what);
+    HOCCL_Result r = hoccl_driver_check(hoccl_driver.MemHostRegister(p, HOCCL_POOL_BYTES, CU_MEMHOSTREGISTER_PORTABLE),
+                                        "pinning %zu bytes of host memory for %s", HOCCL_POOL_BYTES, what);
     if (r) {
-        munmap(p, POOL_BYTES);
+        munmap(p, HOCCL_POOL_BYTES);
         return r;
     }
     pool->host = p;
@@ -42,7 +40,18 @@ HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device 
                              const char *what)
 {
     struct hoccl_pool p = {.place = place};
-    HOCCL_Result r = place == HOCCL_POOL_HOST ? open_host(&p, what) : hoccl_device_memory_open_rdma(device, other, POOL_BYTES, &p.memory);
+    HOCCL_Result r = place == HOCCL_POOL_HOST ? open_host(&p, what) : hoccl_device_memory_open_rdma(device, other, HOCCL_POOL_BYTES, &p.memory);
+    if (r)
+        return r;
+    *pool = p;
+    make_slots(pool, 0);
+    return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_pool_open_lent(struct hoccl_pool *pool, const struct hoccl_device *device, int fd, size_t bytes)
+{
+    struct hoccl_pool p = {.place = HOCCL_POOL_GPU};
+    HOCCL_Result r = hoccl_device_memory_import(device, fd, bytes, &p.memory);
     if (r)
         return r;
     *pool = p;
@@ -62,7 +71,7 @@ void hoccl_pool_close(struct hoccl_pool *pool)
         return;
     if (pool->place == HOCCL_POOL_HOST) {
         hoccl_driver.MemHostUnregister(pool->host);
-        munmap(pool->host, POOL_BYTES);
+        munmap(pool->host, HOCCL_POOL_BYTES);
     } else if (pool->place == HOCCL_POOL_GPU) {
         hoccl_device_memory_close(&pool->memory);
     }
@@ -72,7 +81,7 @@ void hoccl_pool_close(struct hoccl_pool *pool)
 struct hoccl_region_source hoccl_pool_source(const struct hoccl_pool *pool)
 {
     return (struct hoccl_region_source){.address = pool->place == HOCCL_POOL_HOST ? pool->host : (void *)(uintptr_t)pool->memory.address,
-                                        .bytes = POOL_BYTES, .gpu = pool->place == HOCCL_POOL_GPU, .dmabuf = -1};
+                                        .bytes = HOCCL_POOL_BYTES, .gpu = pool->place == HOCCL_POOL_GPU, .dmabuf = -1};
 }
 
 struct hoccl_pool_slot *hoccl_pool_take(struct hoccl_pool *pool)

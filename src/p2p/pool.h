@@ -28,6 +28,7 @@
 
 #define HOCCL_POOL_SLOT ((size_t)1 << 20) /* see pipe.h */
 #define HOCCL_POOL_SLOTS 60u              /* 60 MiB each way; on a GPU all of its memory that HOCCL takes stays below 160 MiB */
+#define HOCCL_POOL_BYTES (HOCCL_POOL_SLOT * HOCCL_POOL_SLOTS)
 
 enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU, HOCCL_POOL_USER };
 
@@ -76,6 +77,10 @@ struct hoccl_pool {
  * current. */
 HOCCL_Result hoccl_pool_open(struct hoccl_pool *pool, const struct hoccl_device *device, enum hoccl_pool_place place, int other,
                              const char *what);
+
+/* The same in memory of a GPU that another process has made for it: `bytes` of the descriptor `fd`, the
+ * caller's to close. */
+HOCCL_Result hoccl_pool_open_lent(struct hoccl_pool *pool, const struct hoccl_device *device, int fd, size_t bytes);
 
 /* The same without memory, for chunks of registered memory. */
 void hoccl_pool_open_user(struct hoccl_pool *pool);

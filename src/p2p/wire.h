@@ -19,6 +19,7 @@
 #define HOCCL_P2P_WIRE_H
 
 #include "p2p/far.h"
+#include "p2p/loan.h"
 #include "p2p/place.h"
 #include "p2p/pool.h"
 #include "p2p/registry.h"
@@ -32,6 +33,7 @@ struct hoccl_wire {
     HOCCL_Result result;
     struct hoccl_gpu *gpu;
     struct hoccl_place place;
+    struct hoccl_loan loan;      /* memory for the pools on a GPU that is hidden from us; only until they stand */
     char slots[300];             /* where the pools are, in words */
     uint32_t told;               /* place.c: which refusals have been said */
     struct hoccl_pool out, in;
@@ -75,6 +77,9 @@ extern enum hoccl_wire_choice hoccl_wire_place;
 
 /* The GPU's endpoint, at the first call; its absence is no error, `card` is empty then. Under the GPU table's lock. */
 HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu);
+
+/* What another rank has made for the pools, before they stand; the same lock. */
+void hoccl_wire_accept_loan(struct hoccl_wire *wire, const struct hoccl_loan *loan);
 
 /* The pools, before the first connection; the same lock, and the context current. Without them ranks of other nodes can
  * still be told why. */

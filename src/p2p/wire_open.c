@@ -30,6 +30,7 @@ static void find_place(struct hoccl_wire *w)
     hoccl_place_find(w->transport, device, w->gpu->turn, &w->place);
     if (hoccl_wire_place == HOCCL_WIRE_ON_HOST) {
         w->place.other = -1;
+        w->place.hidden[0] = 0;
         snprintf(w->place.why, sizeof w->place.why, "a test wants that");
     }
     if (hoccl_wire_place == HOCCL_WIRE_ON_GPU && w->place.other < 0 && other >= 0)
@@ -88,12 +89,23 @@ HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
     return HOCCL_SUCCESS;
 }
 
+/* Where another communicator has made the pools meanwhile, they stay what they are. */
+void hoccl_wire_accept_loan(struct hoccl_wire *wire, const struct hoccl_loan *loan)
+{
+    struct hoccl_loan theirs = *loan;
+    if (!wire->equipped && !wire->loan.given && hoccl_place_accept(wire->transport, &theirs, &wire->place))
+        wire->loan = theirs;
+    else
+        hoccl_loan_close(&theirs);
+}
+
 HOCCL_Result hoccl_wire_equip(struct hoccl_wire *wire)
 {
     hoccl_publish(&wire->open, 1);
     if (wire->equipped)
         return HOCCL_SUCCESS;
     HOCCL_Result r = hoccl_place_pools(wire);
+    hoccl_loan_close(&wire->loan);
     if (r)
         return r;
     hoccl_pool_open_user(&wire->user_out);
@@ -121,6 +133,7 @@ void hoccl_wire_close(struct hoccl_wire *wire)
     }
     wire->open = 0;
     wire->equipped = false;
+    hoccl_loan_close(&wire->loan);
     wire->transport->close(wire->endpoint);
     end_flushing(&wire->in);
     wire->endpoint = NULL;

@@ -158,9 +158,11 @@ static HOCCL_Result unflushed(const struct hoccl_flow *f)
 {
     const struct hoccl_wire *wire = f->peer->far->wire;
     char name[160];
-    return hoccl_fail(HOCCL_ERR_DEVICE, "%s: what has arrived on %s GPU %d cannot be read: %s", hoccl_flow_name(f, name, sizeof name),
-                      f->wire.registered ? "its own" : "the", f->wire.registered ? wire->gpu->device.ordinal : wire->place.other,
-                      wire->unflushed);
+    if (f->wire.registered)
+        return hoccl_fail(HOCCL_ERR_DEVICE, "%s: what has arrived on its own GPU %d cannot be read: %s",
+                          hoccl_flow_name(f, name, sizeof name), wire->gpu->device.ordinal, wire->unflushed);
+    return hoccl_fail(HOCCL_ERR_DEVICE, "%s: what has arrived on the %s cannot be read: %s", hoccl_flow_name(f, name, sizeof name),
+                      wire->place.name, wire->unflushed);
 }
 
 static HOCCL_Result advance(struct hoccl_flow *f, bool *moved)
