@@ -6,10 +6,13 @@
 #include "base/setting.h"
 #include "p2p/gpu.h"
 
-/* Grants of this peer that have not been used, or a send of its that gets none for now, since other flows come first or the
- * engine is slow. */
+/* Grants of this peer that have not been used, or that the engine is at, or a send of its that gets none for now, since other
+ * flows come first or the engine is slow. (An engine that stands still is this rank's failure, of which the peer hears.) */
 static bool owes(const struct hoccl_wire *w, const struct hoccl_far *far)
 {
+    for (const struct hoccl_list *l = w->filling.next; l != &w->filling; l = l->next)
+        if (hoccl_entry(l, struct hoccl_pool_slot, link)->far == far)
+            return true;
     for (const struct hoccl_list *l = w->sends.next; l != &w->sends; l = l->next) {
         const struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
         if (f->peer->far == far && f->wire.granted > f->wire.started)

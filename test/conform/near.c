@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/list.h"
+#include "p2p/words.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -395,11 +396,19 @@ static bool refused(const struct hoccl_connection *c)
     return c->state != JOINED || draw() % 100 < near.refuse;
 }
 
+/* Under the lock: does the weather let it come? */
+static bool comes(const struct hoccl_word_head *word)
+{
+    bool alive = word->kind == HOCCL_WORD_ALIVE;
+    near_counts.alive += alive;
+    return !alive || !near.mute;
+}
+
 static bool near_message(struct hoccl_connection *c, const void *bytes, size_t count)
 {
     pthread_mutex_lock(&lock);
     bool good = !refused(c) && count <= HOCCL_MESSAGE_BYTES;
-    if (good) {
+    if (good && comes(bytes)) {
         struct parcel *p = new_parcel(c, false);
         p->count = count;
         memcpy(p->bytes, bytes, count);

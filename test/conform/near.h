@@ -24,13 +24,15 @@ struct near_weather {
     unsigned fail_flush;  /* the n-th flush from now cannot be done; 0: all can */
     unsigned lose_flush;  /* the n-th flush from now is never answered; 0: all are */
     unsigned fail_region; /* the n-th region from now cannot be registered; 0: all can */
+    bool mute;            /* every ALIVE is lost (p2p/words.h) */
     bool fail_open;       /* no endpoint can be opened */
     uint32_t stalled;     /* nothing is delivered (near_stall) */
 };
 
-/* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for who reads; flushes. */
+/* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for who reads; flushes;
+ * words ALIVE, lost or not. */
 struct near_count {
-    unsigned hosts, dmabufs, addresses, unordered, flushes;
+    unsigned hosts, dmabufs, addresses, unordered, flushes, alive;
 };
 
 extern struct near_count near_counts; /* read and set while nothing runs */

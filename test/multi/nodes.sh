@@ -70,6 +70,9 @@ HOCCL_WAIT_TIMEOUT=2 nodes 3 pass 90 3 "$multi/failures" patience
 nodes 3 pass 90 3 "$multi/failures" abort
 nodes 2 pass 90 2 "$multi/failures" alone
 nodes 2 pass 90 2 "$multi/failures" crowded
+echo "-- an engine that takes longer than the peer's patience with who is silent: this rank says that it lives"
+nodes 2 pass 60 1 env HOCCL_EMU_FAULT=d2h#1=late:2500000 "$examples/sendrecv_perf" -b 4M -e 4M -n 1 : -np 1 env HOCCL_TIMEOUT=1 \
+    "$examples/sendrecv_perf" -b 4M -e 4M -n 1
 HOCCL_TEST_NODE=3+x must_fail 'HOCCL_TEST_NODE=3+x cannot be read' 60 2 "$examples/hello"
 
 echo "-- the same where a pair connects at first use (sparse.c has what only that can do wrong)"
