@@ -62,6 +62,7 @@ struct hoccl_far {
 
     uint64_t moved_at; /* when the network last took or brought something, or was first given it, ns */
     uint64_t heard_at; /* when anything last came from the peer, ns */
+    uint64_t given_up_at; /* when a flow to or from the peer was last given up, ns; 0: never */
     uint64_t lost;     /* bytes of sends already completed that the network has not taken when the connection broke */
 
     char *packet;      /* a packet that is arriving in pieces */

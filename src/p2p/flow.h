@@ -74,6 +74,7 @@ struct hoccl_flow_wire {
     uint32_t network;         /* chunks of registered memory that the network may still read or write */
     uint32_t answer;          /* enum hoccl_answer_status, 0: none; given (receive) or heard (send) */
     bool unflushed;           /* receive: what has arrived cannot be read (wire->unflushed) */
+    bool given_up;            /* the communicator has failed: it takes no part any more */
     bool turned;              /* counted among the wire's large flows under way */
     bool uneven;              /* one of several that differ in size (precedence.h) */
     CUresult result;          /* the first refusal of the driver */

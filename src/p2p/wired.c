@@ -9,7 +9,7 @@
  *
  * A staged receive needs nothing of its peer to end after a failure: only this rank's own engine writes into its buffer. What
  * still arrives stays in the slots. Registered memory is the network's until what was granted has come and what was given has
- * been written, or the connection has ended, which an abort sees to at once. So an abort waits for no peer across nodes. */
+ * been written, or the connection has ended, which an abort sees to at once, and else wire_check.c when nothing comes any more. So an abort waits for no peer across nodes. */
 #include "p2p/wire.h"
 
 #include "base/clock.h"
@@ -199,6 +199,8 @@ void hoccl_wired_cancel(struct hoccl_flow *flow)
     if (flow->state != HOCCL_FLOW_OFFERED)
         return;
     hoccl_list_remove(&flow->wire.table);
+    flow->wire.given_up = true;
+    flow->peer->far->given_up_at = hoccl_now();
     hoccl_wire_drop(flow->peer->far->wire, flow);
 }
 

@@ -21,6 +21,8 @@ struct work {
 };
 
 bool work_open(struct rank *r, struct work *w, size_t room);
+/* The same, registered: the handles go with the communicator. */
+bool work_open_registered(struct rank *r, struct work *w, size_t room);
 void work_close(struct rank *r, struct work *w);
 
 /* A message is a piece of one long noise, which begins where nobody else's does; compared as a whole, since sanitizers make
@@ -52,6 +54,7 @@ extern const size_t far_sizes_count;
 void test_split(void **state);
 void test_first_use(void **state);
 void test_come_and_go(void **state);
+void test_failed_left(void **state);
 void test_slots_on_gpus(void **state);
 void test_one_cannot(void **state);
 void test_no_endpoint(void **state);

@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../gpu/kernels.h"
+#include "base/atomic.h"
 #include "base/setting.h"
 #include "far.h"
 #include "hoccl_cuda.h"
@@ -80,6 +82,83 @@ void test_come_and_go(void **state)
     ranks_hold(&descriptors, &threads);
     far_run(3, "3", come_and_go, &id, true);
     assert_true(ranks_settle(descriptors, threads));
+}
+
+/* ---- failed, and not aborted ------------------------------------------------------------------------------------- */
+
+#define FAILED_COMMS 8
+#define LARGE (24 * MIB)
+
+static uint64_t places_granted(void)
+{
+    return hoccl_peek(&hoccl_wire_counts.into) + hoccl_peek(&hoccl_wire_counts.granted);
+}
+
+/* Rank 0 lets rank 2, on the other node, write, which that one does not for the moment, and at once ranks 0 and 1 fail with one
+ * another. Nothing is aborted. */
+static void fail_in_the_middle(struct rank *r, HOCCL_Comm comm, struct work *w, CUstream other)
+{
+    const HOCCL_Result wanted[] = {HOCCL_ERR_MISMATCH, HOCCL_ERR_MISMATCH, HOCCL_ERR_PEER};
+    HOCCL_Result e = HOCCL_SUCCESS;
+    uint64_t granted = places_granted();
+    pthread_barrier_wait(&meeting);
+    if (r->rank == 2) {
+        RANK_OK(r, HOCCL_ForegroundBegin(comm, other));
+        RANK_CUDA(r, cuStreamSynchronize(other));
+        RANK_OK(r, HOCCL_Send((void *)w->out, LARGE, HOCCL_BYTE, 0, comm, w->stream));
+    }
+    if (!r->rank)
+        RANK_OK(r, HOCCL_Recv((void *)w->in, LARGE, HOCCL_BYTE, 2, comm, w->stream));
+    while (!r->rank && places_granted() == granted && !HOCCL_CommGetAsyncError(comm, &e) && !e)
+        usleep(100);
+    if (!r->rank)
+        RANK_OK(r, HOCCL_Recv((void *)(w->in + LARGE), 8, HOCCL_BYTE, 1, comm, other));
+    if (r->rank == 1)
+        RANK_OK(r, HOCCL_Send((void *)(w->out + LARGE), 4, HOCCL_BYTE, 0, comm, other));
+    RANK_CUDA(r, cuStreamSynchronize(other));
+    RANK_CUDA(r, cuStreamSynchronize(w->stream));
+    RANK_OK(r, HOCCL_CommGetAsyncError(comm, &e));
+    RANK_TRUE(r, e == wanted[r->rank]);
+    pthread_barrier_wait(&meeting);
+}
+
+static void fail_often(struct rank *r)
+{
+    struct work w, good; /* the buffers of failed operations are not the rank's until the abort */
+    HOCCL_Comm comm[FAILED_COMMS];
+    CUstream other;
+    bool *registered = r->arg, (*open)(struct rank *, struct work *, size_t) = *registered ? work_open_registered : work_open;
+    if (open(r, &w, LARGE + 2 * MIB) && open(r, &good, LARGE + MIB) &&
+        RANK_CUDA(r, cuStreamCreate(&other, CU_STREAM_NON_BLOCKING))) {
+        for (int i = 0; i < FAILED_COMMS; i++)
+            RANK_OK(r, HOCCL_CommSplit(r->comm, 0, r->rank, &comm[i]));
+        for (int i = 0; i < FAILED_COMMS; i++)
+            fail_in_the_middle(r, comm[i], &w, other);
+        exchange(r, &good, 8 * MIB + 1, 3);
+        for (int i = 0; i < FAILED_COMMS; i++)
+            RANK_OK(r, HOCCL_CommAbort(comm[i]));
+        RANK_CUDA(r, cuStreamDestroy(other));
+    }
+    work_close(r, &w);
+    work_close(r, &good);
+}
+
+/* Places that were granted in communicators that have failed come back although nobody aborts these: other communicators of the GPU
+ * need them. */
+void test_failed_left(void **state)
+{
+    uint64_t timeout = hoccl_settings.timeout;
+    (void)state;
+    near = (struct near_weather){.on_gpu = true, .delay = 20000};
+    hoccl_settings.timeout = 2000000000;
+    hoccl_settings.wait_timeout = 20000000000; /* else a fault would be a hang */
+    for (int i = 0; i < 2; i++) {
+        bool registered = i;
+        far_run(3, "2+1", fail_often, &registered, false);
+    }
+    hoccl_settings.wait_timeout = 0;
+    hoccl_settings.timeout = timeout;
+    near = (struct near_weather){0};
 }
 
 /* The same where only a tree is connected at the start: rank 0 to all up to rank 4, nobody else. */

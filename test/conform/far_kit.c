@@ -25,6 +25,13 @@ bool work_open(struct rank *r, struct work *w, size_t room)
            RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING));
 }
 
+bool work_open_registered(struct rank *r, struct work *w, size_t room)
+{
+    void *handle;
+    return work_open(r, w, room) && RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w->out, room, &handle)) &&
+           RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w->in, room, &handle));
+}
+
 void work_close(struct rank *r, struct work *w)
 {
     pthread_barrier_wait(&meeting);

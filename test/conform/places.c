@@ -116,18 +116,10 @@ static void test_no_flush(void **state)
 
 /* ---- registered memory ------------------------------------------------------------------------------------------- */
 
-/* GPU memory that is registered needs no slot. Its handles go with the communicator. */
-static bool open_registered(struct rank *r, struct work *w, size_t room)
-{
-    void *handle;
-    return work_open(r, w, room) && RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w->out, room, &handle)) &&
-           RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w->in, room, &handle));
-}
-
 static void exchange_registered(struct rank *r)
 {
     struct work w;
-    if (open_registered(r, &w, (size_t)r->size * (4 * MIB)))
+    if (work_open_registered(r, &w, (size_t)r->size * (4 * MIB)))
         for (size_t i = 0; i < far_sizes_count; i++)
             exchange(r, &w, far_sizes[i], (unsigned)i);
     work_close(r, &w);
@@ -139,7 +131,7 @@ static void look_registered(struct rank *r)
 {
     struct work w;
     size_t n = 2 * MIB, row = n + 67;
-    if (open_registered(r, &w, (size_t)r->size * row)) {
+    if (work_open_registered(r, &w, (size_t)r->size * row)) {
         RANK_OK(r, all_to_all(r, &w, n, 4));
         RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
         for (int p = 0; p < r->size; p++)
@@ -204,7 +196,7 @@ static void send_and_leave(struct rank *r)
 
 static void test_leave(void **state)
 {
-    struct receipt slots = {.rank = 0, .open = work_open}, registered = {.rank = 1, .open = open_registered};
+    struct receipt slots = {.rank = 0, .open = work_open}, registered = {.rank = 1, .open = work_open_registered};
     (void)state;
     begin((struct near_weather){.on_gpu = true, .delay = 3000}); /* a flush takes that long, the news that the peer has closed does not */
     far_run(2, "2", send_and_leave, &slots, false);
@@ -259,7 +251,7 @@ static void test_flush_fails(void **state)
 {
     (void)state;
     flush_fails((struct receipt){.rank = 0, .open = work_open, .where = "on the GPU 1 cannot be read"});
-    flush_fails((struct receipt){.rank = 1, .open = open_registered, .where = "on its own GPU 1 cannot be read"});
+    flush_fails((struct receipt){.rank = 1, .open = work_open_registered, .where = "on its own GPU 1 cannot be read"});
 }
 
 int main(int argc, char **argv)
