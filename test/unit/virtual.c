@@ -272,7 +272,7 @@ static void open_pool(struct hoccl_pool *pool)
 
 static void close_pool(struct hoccl_pool *pool)
 {
-    assert_int_equal(pool->idle, HOCCL_POOL_SLOTS);
+    assert_int_equal(pool->idle, pool->count);
     pool->place = HOCCL_POOL_HOST;
     hoccl_pool_close(pool);
 }
@@ -293,6 +293,9 @@ static void open_node(struct virtual_node *n, int rank, struct virtual_spans *en
     hoccl_order_open(&w->order, &wire_table, w->endpoint);
     open_pool(&w->out);
     open_pool(&w->in);
+    hoccl_pool_open_user(&w->user_out);
+    hoccl_pool_open_user(&w->user_in);
+    hoccl_registry_init(&w->registry);
     OK(hoccl_far_make(&n->far));
     n->far->wire = w;
     n->far->rank = !rank;
@@ -301,8 +304,29 @@ static void open_node(struct virtual_node *n, int rank, struct virtual_spans *en
     n->peer = (struct hoccl_peer){.rank = !rank, .far = n->far, .board = n->far->board, .totals = &n->far->totals};
 }
 
+/* The node's messages lie in one registered segment. */
+static void register_all(struct virtual_node *n, unsigned char *address, size_t bytes)
+{
+    struct hoccl_registration *r = calloc(1, sizeof *r + sizeof *r->segment);
+    struct hoccl_segment *s = calloc(1, sizeof *s);
+    assert_true(r && s);
+    *s = (struct hoccl_segment){.low = (uintptr_t)address, .high = (uintptr_t)address + bytes, .base = (uintptr_t)address, .users = 1,
+                                .region.key.address = (uintptr_t)address};
+    *r = (struct hoccl_registration){.number = 1, .holders = 1, .low = s->low, .high = s->high, .count = 1};
+    r->segment[0] = s;
+    hoccl_list_append(&n->wire->registry.registrations, &r->link);
+    n->registration = r;
+}
+
 static void close_node(struct virtual_node *n)
 {
+    if (n->registration) {
+        assert_int_equal(n->registration->flows, 0);
+        free(n->registration->segment[0]);
+        free(n->registration);
+    }
+    assert_true(n->wire->user_out.idle == n->wire->user_out.count && n->wire->user_in.idle == n->wire->user_in.count);
+    pthread_mutex_destroy(&n->wire->registry.lock);
     hoccl_far_close(n->far);
     hoccl_far_free(n->far);
     close_pool(&n->wire->out);
@@ -392,7 +416,7 @@ static bool run(struct virtual_node node[2], struct hoccl_flow *send, struct hoc
 
 static struct hoccl_flow flow_of(struct virtual_node *n, bool is_send, int number, void *address, size_t bytes)
 {
-    return (struct hoccl_flow){.is_send = is_send, .state = HOCCL_FLOW_WAITING, .peer = &n->peer,
+    return (struct hoccl_flow){.is_send = is_send, .state = HOCCL_FLOW_WAITING, .peer = &n->peer, .memory.registered = machine->registered,
                                .number = (uint32_t)number, .op = address, .header.bytes = bytes, .address = address};
 }
 
@@ -425,12 +449,18 @@ bool virtual_run(const struct virtual_machine *m, int messages, size_t bytes, st
         hoccl_far_join(node[i].far);
     }
     settle(node);
+    for (int i = 0; i < 2; i++) {
+        if (m->registered)
+            register_all(&node[i], i ? to : from, (size_t)messages * bytes);
+        if (m->depth)
+            node[i].far->ahead = m->depth;
+    }
     for (int i = 0; i < messages; i++) {
         flow[i] = flow_of(&node[0], true, i, from + (size_t)i * bytes, bytes);
         flow[messages + i] = flow_of(&node[1], false, i, to + (size_t)i * bytes, bytes);
     }
     bool good = run(node, flow, flow + messages, messages);
-    *result = (struct virtual_result){.begun = engine[0].from[0], .ended = now, .depth = node[1].far->ahead, .chunk = flow[messages].wire.chunk};
+    *result = (struct virtual_result){.begun = m->registered ? wire.from[0] : engine[0].from[0], .ended = now, .depth = node[1].far->ahead, .chunk = flow[messages].wire.chunk};
     memcpy(result->lane, lines[0].bytes, sizeof result->lane);
     result->all_busy = all_busy(&engine[0], &wire, &engine[1], result->begun, result->ended);
     assert_true(!good || !memcmp(from, to, (size_t)messages * bytes));

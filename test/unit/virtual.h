@@ -16,6 +16,8 @@ struct virtual_machine {
     struct hoccl_transport_cost cost; /* of the wire */
     int lanes;
     bool on_gpu;                      /* where the slots are */
+    bool registered;                  /* the buffers are, at both ends: neither slots nor engines take part */
+    unsigned depth;                   /* chunks of a message on the way at most; 0: as many as production allows */
 };
 
 /* One end. */
@@ -24,6 +26,7 @@ struct virtual_node {
     struct hoccl_wire *wire;
     struct hoccl_far *far;   /* the other end */
     struct hoccl_peer peer;
+    struct hoccl_registration *registration; /* of all messages */
     uint32_t word[HOCCL_DIRECTIONS];
     struct virtual_stream {
         uint64_t busy;       /* until then */
@@ -39,7 +42,7 @@ struct virtual_spans {
 };
 
 struct virtual_result {
-    uint64_t begun, ended;           /* the first copy's start, the last message's end */
+    uint64_t begun, ended;           /* the first copy's or write's start, the last message's end */
     uint64_t all_busy;               /* ns in which engine, wire and far engine were */
     uint64_t lane[HOCCL_LANES_MAX];  /* bytes */
     unsigned depth;                  /* that was allowed */
