@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is looked at ten times a second: connections that stand still, places that nobody uses any more, and peers that must hear
- * that this rank lives. */
+/* What is looked at ten times a second: connections that stand still, places that nobody uses any more, and peers that must
+ * hear that this rank lives. */
 #include "p2p/wire.h"
 
 #include "base/clock.h"
@@ -37,8 +37,8 @@ static bool holds_abandoned(const struct hoccl_pool *pool, const struct hoccl_fa
     return false;
 }
 
-/* Of a communicator that has failed here and has not been aborted: the peer has places that it may still write, and does not. It has
- * failed too, or will, and other communicators need the places, which come back with the end of the connection. */
+/* Of a communicator that has failed here and has not been aborted: the peer has places that it may still write, and does
+ * not. It has failed too, or will, and other communicators need the places, which come back when the connection ends. */
 static bool is_abandoned(const struct hoccl_wire *w, const struct hoccl_far *far, uint64_t now)
 {
     uint64_t last = far->moved_at > far->given_up_at ? far->moved_at : far->given_up_at;

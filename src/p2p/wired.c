@@ -9,7 +9,8 @@
  *
  * A staged receive needs nothing of its peer to end after a failure: only this rank's own engine writes into its buffer. What
  * still arrives stays in the slots. Registered memory is the network's until what was granted has come and what was given has
- * been written, or the connection has ended, which an abort sees to at once, and else wire_check.c when nothing comes any more. So an abort waits for no peer across nodes. */
+ * been written, or the connection has ended, which an abort sees to at once, and else wire_check.c when nothing comes any
+ * more. So an abort waits for no peer across nodes. */
 #include "p2p/wire.h"
 
 #include "base/clock.h"

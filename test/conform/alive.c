@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank whose peer waits for it, and which is busy elsewhere for longer than HOCCL_TIMEOUT, says ALIVE so that it is not taken for
- * dead. Ranks on several nodes over the tests' transport; engines so slow that it can be seen. The same is done once more while
- * the network loses every ALIVE: then whoever waits gives up, so it is the word that keeps them.
+/* A rank whose peer waits for it, and which is busy elsewhere for longer than HOCCL_TIMEOUT, says ALIVE so that it is not taken
+ * for dead. Ranks on several nodes over the tests' transport; engines so slow that it can be seen. The same is done once more
+ * while the network loses every ALIVE: then whoever waits gives up, so it is the word that keeps them.
  *
  *   sender busy     rank 0 sends to three: two flows have the turn, the third has its grants and does not begin
- *   receiver busy   rank 0 receives from seven: all have begun, and its engine takes long to empty the slots that it could grant again */
+ *   receiver busy   rank 0 receives from seven: all have begun, and its engine takes long to empty the slots that it could
+ *                   grant again */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

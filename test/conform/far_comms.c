@@ -143,8 +143,8 @@ static void fail_often(struct rank *r)
     work_close(r, &good);
 }
 
-/* Places that were granted in communicators that have failed come back although nobody aborts these: other communicators of the GPU
- * need them. */
+/* Places that were granted in communicators that have failed come back although nobody aborts these: other communicators of
+ * the GPU need them. */
 void test_failed_left(void **state)
 {
     uint64_t timeout = hoccl_settings.timeout;

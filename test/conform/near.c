@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See near.h. One lock for everything; the carrier thread delivers what is due: messages of a connection in order, writes in
- * any. A write into memory of a GPU that does not order what NICs write for who reads it (near.late) is reported, and lands later:
+ * any. A write into memory of a GPU that does not order what NICs write for who reads it (near.late) is reported, and lands
+ * later:
  *
  *   parcels ──due: ARRIVED──▶ held ──due again, or a flush of that region, or its connection ends──▶ the bytes, WRITTEN */
 #define _GNU_SOURCE

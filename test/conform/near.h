@@ -19,8 +19,9 @@ struct near_weather {
     unsigned break_after; /* so many messages and writes from now the connection of the next one breaks; 0: never */
     bool on_gpu;          /* memory of GPUs can be registered too, and a copy engine of the GPU that bytes leave carries them, */
     bool no_dmabuf, no_address; /* but not by this way */
-    unsigned late;        /* what is written into a GPU that does not order such writes for the GPU that reads them (its attribute: for
-                             all, for itself, for none) lands so many µs after it has been reported, or when it is flushed; 0: at once */
+    unsigned late;        /* what is written into a GPU that does not order such writes for the GPU that reads them (its
+                             attribute: for all, for itself, for none) lands so many µs after it has been reported, or when
+                             it is flushed; 0: at once */
     unsigned fail_flush;  /* the n-th flush from now cannot be done; 0: all can */
     unsigned lose_flush;  /* the n-th flush from now is never answered; 0: all are */
     unsigned fail_region; /* the n-th region from now cannot be registered; 0: all can */
@@ -29,8 +30,8 @@ struct near_weather {
     uint32_t stalled;     /* nothing is delivered (near_stall) */
 };
 
-/* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for who reads; flushes;
- * words ALIVE, lost or not. */
+/* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for who reads;
+ * flushes; words ALIVE, lost or not. */
 struct near_count {
     unsigned hosts, dmabufs, addresses, unordered, flushes, alive;
 };

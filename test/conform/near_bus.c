@@ -119,7 +119,8 @@ static void note_gpu(struct near_region *r)
     need(cuCtxGetDevice(&reader), "who registers");
     need(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, r->address), "whose memory");
     need(cuDeviceGetAttribute(&order, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, device), "its order");
-    r->unordered = order < (device == reader ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES);
+    r->unordered = order < (device == reader ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+                                             : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES);
 }
 
 HOCCL_Result near_region_add(struct hoccl_endpoint *e, const struct hoccl_region_source *source, struct hoccl_region *region)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots where production puts them, and registered memory of GPUs, which takes none: on a machine with four GPUs, of which each pair
- * shares a switch, over the tests' transport.
+/* Slots where production puts them, and registered memory of GPUs, which takes none: on a machine with four GPUs, of which each
+ * pair shares a switch, over the tests' transport.
  *
  *   rank, GPU         0       1       2        3
  *   symmetric GPU     1       0       3        2
@@ -141,8 +141,8 @@ static void look_registered(struct rank *r)
     work_close(r, &w);
 }
 
-/* Of three ranks, whose GPUs order such writes for themselves, for none and for all, only the second one's has to be asked: for each
- * chunk. Without that its bytes would be wrong, and only its. */
+/* Of three ranks, whose GPUs order such writes for themselves, for none and for all, only the second one's has to be asked:
+ * for each chunk. Without that its bytes would be wrong, and only its. */
 static void test_registered(void **state)
 {
     (void)state;
@@ -159,6 +159,40 @@ static void test_registered(void **state)
     far_run(3, "3", look_registered, NULL, false);
     hoccl_settings.test_break = HOCCL_BREAK_NOTHING;
     assert_true(!wrong_at[0] && wrong_at[1] == 2 && !wrong_at[2]);
+}
+
+/* Rank 0's first buffer cannot be registered, by no way; the other ranks' can, and its second one: that one alone is staged. */
+static void one_refused(struct rank *r)
+{
+    struct work w;
+    void *handle;
+    size_t n = 2 * MIB;
+    if (work_open(r, &w, 8 * MIB)) {
+        for (int i = 0; i < r->size; i++) {
+            pthread_barrier_wait(&meeting);
+            if (i != r->rank)
+                continue;
+            near.fail_region = i ? 0 : 3; /* after a dma-buf, with and without the flag for PCIe, this is the last way */
+            RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w.out, w.room, &handle));
+            RANK_TRUE(r, handle && !near.fail_region);
+            RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)w.in, w.room, &handle));
+        }
+        pthread_barrier_wait(&meeting);
+        exchange(r, &w, n, 6);
+    }
+    work_close(r, &w);
+}
+
+static void test_registered_refused(void **state)
+{
+    const struct hoccl_wire_count *c = &hoccl_wire_counts;
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .no_dmabuf = true});
+    far_run(3, "3", one_refused, NULL, false);
+    assert_int_equal(c->into, c->arrived); /* every receive is where it belongs, */
+    assert_int_equal(c->granted, 0);
+    assert_true(c->filled && c->from > c->filled); /* and two of three ranks send from there */
+    assert_int_equal(c->from + c->filled, c->arrived);
 }
 
 /* ---- flushes in bad weather -------------------------------------------------------------------------------------- */
@@ -198,7 +232,7 @@ static void test_leave(void **state)
 {
     struct receipt slots = {.rank = 0, .open = work_open}, registered = {.rank = 1, .open = work_open_registered};
     (void)state;
-    begin((struct near_weather){.on_gpu = true, .delay = 3000}); /* a flush takes that long, the news that the peer has closed does not */
+    begin((struct near_weather){.on_gpu = true, .delay = 3000}); /* a flush takes so long, the news of the peer's end does not */
     far_run(2, "2", send_and_leave, &slots, false);
     uint64_t flushed = hoccl_wire_counts.flushed;
     assert_true(flushed >= 3);
@@ -258,7 +292,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_gpu), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_flush),
-        cmocka_unit_test(test_registered), cmocka_unit_test(test_leave), cmocka_unit_test(test_flush_fails),
+        cmocka_unit_test(test_registered), cmocka_unit_test(test_registered_refused), cmocka_unit_test(test_leave), cmocka_unit_test(test_flush_fails),
     };
     const char *source = getenv("top_srcdir");
     char file[4096];

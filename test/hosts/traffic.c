@@ -186,8 +186,11 @@ static void run_busy(void)
     UNTIL(&end, NULL, p->messages >= 1);
     memcpy(&key, p->first, sizeof key);
     struct hoccl_write w = {.from = &out.region, .to = key, .bytes = MIB};
+    unsigned given = 0, most_given = 0;
     for (uint64_t limit = end_deadline(); !p->broken && !p->closed;) {
-        transport->write(p->connection, &w);
+        while (transport->write(p->connection, &w))
+            given++;
+        most_given = given - p->written > most_given ? given - p->written : most_given;
         end_poll(&end);
         if (!told && p->arrived >= 8) {
             publish("busy", "1", 1);
@@ -195,6 +198,7 @@ static void run_busy(void)
         }
         CHECK(!end_late(limit), "the connection did not break");
     }
+    printf("rank %d: up to %u writes under way\n", rank, most_given);
     report(p);
     buffer_close(&out);
     buffer_close(&in);

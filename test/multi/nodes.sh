@@ -27,7 +27,7 @@ HOCCL_EMU_DEVICES=1 nodes 2 pass 120 3 "$multi/paths" --sm
 HOCCL_TEST_SEQUENCE=2147483640 nodes 2 pass 120 2 "$multi/paths"
 HOCCL_TEST_SEQUENCE=4294967290 nodes 2 pass 120 2 "$multi/paths"
 
-echo "-- registered buffers: those in host memory take no slots (counted); TCP does not reach a GPU's, which says so and is staged"
+echo "-- registered buffers: those in host memory take no slots (counted); TCP does not reach a GPU's, which are staged"
 nodes 2 pass 60 2 "$multi/registered" host
 for way in 1 2; do
     HOCCL_DEBUG=info nodes 2 pass 60 2 "$examples/sendrecv_perf" -b 8 -e 4M -f 64 -n 3 -R $way

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered buffers between ranks of different nodes, as processes, over whatever network there is: every rank sends to the next and
- * receives from the one before. Which ends are registered is varied; that a registered end uses no slot, and the other one nothing
- * else, is seen in the library's own counts.
+/* Registered buffers between ranks of different nodes, as processes, over whatever network there is: every rank sends to the
+ * next and receives from the one before. Which ends are registered is varied; that a registered end uses no slot, and the
+ * other one nothing else, is seen in the library's own counts.
  *
  * usage: mpirun -np N registered host|gpu|own [flushed]
  *
- *   host, gpu   pinned host memory, memory of the GPU, registered by HOCCL_CommRegister: no end, the sends', the receives', both
+ *   host, gpu   pinned host memory, memory of the GPU, registered by HOCCL_CommRegister: no end, the sends', the receives',
+ *               both
  *   own         memory of HOCCL_MemAlloc, which needs no call: both ends
- *   flushed     the GPU orders no writes (HOCCL_EMU_RDMA_ORDER=none): each chunk that arrives in a registered buffer is flushed */
+ *   flushed     the GPU orders no writes (HOCCL_EMU_RDMA_ORDER=none): each chunk that arrives in a registered buffer is
+ *               flushed */
 #include "rank.h"
 
 #include "base/atomic.h"
@@ -142,7 +144,8 @@ static void run(enum kind kind, int ends, bool flushed)
     check(&before, &after, &out, &in, flushed);
     if (!rank)
         printf("sends %s, receives %s: %llu chunks sent, %llu of them from where they lay; %llu came, %llu to where they belong, "
-               "%llu flushed\n", out.registered ? "registered" : "by slots", in.registered ? "registered" : "by slots",
+               "%llu flushed\n",
+               out.registered ? "registered" : "by slots", in.registered ? "registered" : "by slots",
                (unsigned long long)(after.written - before.written), (unsigned long long)(after.from - before.from),
                (unsigned long long)(after.arrived - before.arrived), (unsigned long long)(after.into - before.into),
                (unsigned long long)(after.flushed - before.flushed));

@@ -40,7 +40,8 @@ on_gpus() {
     HOCCL_EMU_PEERMEM=1 ranks "slots on GPU [01] by peer memory, flushed" "$top_builddir/test/multi/random" 10 31
 }
 
-# Registered buffers take no slots: the program counts, for no end, either end and both, and with flushes where a GPU orders no writes.
+# Registered buffers take no slots: the program counts, for no end, either end and both, and with flushes where a GPU orders
+# no writes.
 registered() {
     local way
     export HOCCL_EMU_PEERMEM=1
