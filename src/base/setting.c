@@ -44,6 +44,8 @@ static const struct row table[] = {
      "how much of a copy engine's time HOCCL takes at most; the rest is left to the application's own copies"},
     {"HOCCL_PAUSE", MILLISECONDS, &hoccl_settings.pause, "1000", NULL,
      "the longest time in ms that a foreground phase holds up operations (0: phases count for nothing)"},
+    {"HOCCL_DETOUR", WORD, &hoccl_settings.detour, "on", "off|on",
+     "large messages between two GPUs of a node go through host memory too, beside the link"},
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|push|h2d",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,

@@ -307,6 +307,8 @@ static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, boo
         p->turn[i] = hoccl_turn_next(h, gated || hoccl_turn_gated_last(h));
         op->turn[i] = (struct hoccl_op_turn){.turn = p->turn[i], .stream = p->stream[i], .op = op};
         hoccl_list_init(&op->turn[i].link);
+        if (p->turn[i].gated)
+            hoccl_gate_bar(&p->comm->gpu->gate);
     }
     for (size_t i = 0; i < n; i++)
         if (q[i].comm == p->comm) {

@@ -30,7 +30,10 @@ static void release(struct hoccl_comm *comm, struct hoccl_op *op)
     bool bare = false;
     for (int i = 0; i < op->turns; i++) {
         hoccl_turn_release(&op->turn[i].turn);
-        bare |= !op->turn[i].turn.gated;
+        if (op->turn[i].turn.gated)
+            hoccl_gate_unbar(&comm->gpu->gate);
+        else
+            bare = true;
     }
     if (bare)
         hoccl_nudge_give(&comm->gpu->nudge, &comm->gpu->submitter);

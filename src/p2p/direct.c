@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two paths on which one end opens the other's memory and its engine moves the bytes in one go (paper §3.3.2): the
  * sender pushes, or, where the receiver's memory cannot be opened, the receiver pulls. */
-#include "p2p/flow.h"
+#include "p2p/detour.h"
 
 #include "base/error.h"
 
@@ -18,7 +18,8 @@ static void start(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr peer_
     CUdeviceptr own = (CUdeviceptr)(uintptr_t)f->address;
     bool push = f->path == HOCCL_PATH_PUSH;
     CUdeviceptr other = peer_base + (push ? s->grant.offset : s->offer.offset);
-    f->transfer[0] = (struct hoccl_transfer){.to = push ? other : own, .from = push ? own : other, .bytes = f->header.bytes};
+    f->detour.front = f->header.bytes - (push ? hoccl_detour_plan(gpu, f) : 0);
+    f->transfer[0] = (struct hoccl_transfer){.to = push ? other : own, .from = push ? own : other, .bytes = f->detour.front};
     f->transfer[0].party = f->header.kind == HOCCL_FLOW_SEND_RECV ? NULL : f->op;
     f->transfer[0].order = f->order;
     f->transfer[0].hold = f->hold;
@@ -156,15 +157,35 @@ static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *m
     return HOCCL_SUCCESS;
 }
 
+/* A push has landed: is everything there? What the detour leaves is pushed. */
+static bool pushed_all(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    struct hoccl_transfer *t = &f->transfer[0];
+    uint64_t rest;
+    if (!hoccl_detour_end(f, &rest))
+        return false;
+    if (!rest)
+        return true;
+    *t = (struct hoccl_transfer){.to = t->to + t->bytes, .from = t->from + t->bytes, .bytes = rest, .party = t->party,
+                                 .order = t->order, .hold = t->hold};
+    f->detour.front += rest;
+    hoccl_engine_add(engine_of(gpu, f), t);
+    return false;
+}
+
 static HOCCL_Result moving(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
     char name[160];
     struct hoccl_transfer *t = &f->transfer[0];
+    HOCCL_Result r = hoccl_detour_send_step(gpu, f, moved);
+    if (r)
+        return r;
     if (t->result)
         return hoccl_fail(HOCCL_ERR_DEVICE, "%s: copying %llu bytes: %s", hoccl_flow_name(f, name, sizeof name),
                           (unsigned long long)f->header.bytes, hoccl_driver_error(t->result));
-    if (!hoccl_transfer_complete(t))
+    if (!hoccl_transfer_complete(t) || !pushed_all(gpu, f))
         return hoccl_flow_check_peer(f);
+    hoccl_detour_learn(gpu, f);
     if (f->mapping)
         hoccl_mapping_put(&gpu->mappings, f->mapping);
     f->mapping = NULL;

@@ -3,7 +3,7 @@
  * path. The sender pushes where it can: writes over NVLink are faster than reads (380 against 350 GB/s measured), and the
  * receiver needs no driver call at all. */
 #define _GNU_SOURCE
-#include "p2p/flow.h"
+#include "p2p/detour.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -109,7 +109,12 @@ uint64_t hoccl_flow_moved(const struct hoccl_flow *flow)
         uint64_t n = (uint64_t)flow->landed * hoccl_staged_chunk(flow);
         return n < flow->header.bytes ? n : flow->header.bytes;
     }
-    return flow->path == HOCCL_PATH_SELF ? flow->self.landed : flow->transfer[0].landed;
+    if (flow->path == HOCCL_PATH_SELF)
+        return flow->self.landed;
+    const struct hoccl_flow_detour *d = &flow->detour;
+    uint64_t aside = (uint64_t)d->drained * flow->span * hoccl_stage_slot_bytes(HOCCL_STAGE_HOST);
+    uint64_t n = d->front - flow->transfer[0].bytes + flow->transfer[0].landed + aside;
+    return n < flow->header.bytes ? n : flow->header.bytes;
 }
 
 /* The peer posts no more, and what it has posted ends before this flow. */
@@ -352,6 +357,7 @@ static HOCCL_Result take_answer(struct hoccl_flow *f)
     char name[160];
     f->peer->answered[f->number % HOCCL_SLOTS] = f->number;
     if (a->status == HOCCL_ANSWER_DONE) {
+        hoccl_staged_give_back(f);
         f->state = HOCCL_FLOW_DONE;
         return HOCCL_SUCCESS;
     }
@@ -393,9 +399,13 @@ static HOCCL_Result receive_offered(struct hoccl_gpu *gpu, struct hoccl_flow *f,
         f->dispatch.state = HOCCL_DISPATCH_NONE; /* the sender could not open what it has been sent */
         return hoccl_staged_receive_open(gpu, f, moved);
     }
-    if (f->path == HOCCL_PATH_NONE && taken(f) && hoccl_observe(&hoccl_flow_slot(f)->offer.tag) == f->number)
-        return take_offer(gpu, f, moved);
-    HOCCL_Result r = hoccl_flow_wait_peer(f);
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (f->path == HOCCL_PATH_NONE && taken(f) && hoccl_observe(&hoccl_flow_slot(f)->offer.tag) == f->number) {
+        if (hoccl_flow_slot(f)->offer.kind != HOCCL_MEMORY_DETOUR)
+            return take_offer(gpu, f, moved);
+        r = hoccl_detour_receive_step(gpu, f, moved);
+    }
+    r = r ? r : hoccl_flow_wait_peer(f);
     return answered(f) ? take_answer(f) : r;
 }
 
@@ -425,7 +435,8 @@ bool hoccl_flow_busy(const struct hoccl_flow *flow)
 {
     bool preparing = flow->view && hoccl_observe(&flow->view->state) == HOCCL_STAGE_PREPARING;
     bool opening = flow->mapping && hoccl_observe(&flow->mapping->state) == HOCCL_MAPPING_OPENING;
-    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing || opening || flow->wire.copying;
+    bool aside = flow->detour.started != flow->detour.landed;
+    return flow->state == HOCCL_FLOW_MOVING || flow->state == HOCCL_FLOW_OPENING || preparing || opening || aside || flow->wire.copying;
 }
 
 static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
@@ -439,7 +450,7 @@ void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
     if (flow->peer->far)
         hoccl_wired_cancel(flow);
-    if (flow->state != HOCCL_FLOW_MOVING)
+    if (flow->state != HOCCL_FLOW_MOVING && !flow->detour.open)
         return;
     if (flow->path == HOCCL_PATH_SELF) {
         hoccl_self_cancel(gpu, flow);
@@ -470,6 +481,7 @@ static bool own_end_quiet(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     if (f->mapping)
         hoccl_mapping_put(&gpu->mappings, f->mapping);
     f->mapping = NULL;
+    hoccl_detour_quiet(gpu, f);
     if (f->path == HOCCL_PATH_SELF)
         hoccl_self_give_back(f);
     return true;

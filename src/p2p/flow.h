@@ -108,6 +108,18 @@ struct hoccl_flow_self {
     struct hoccl_self_place place[HOCCL_FLOW_STAGES];
 };
 
+/* DETOUR (detour.h): the tail of a PUSH by way of host memory, in view, stage, base, slot[] and transfer[1 + i mod slots]. */
+struct hoccl_flow_detour {
+    uint64_t front;   /* send: bytes from the first on that have been given to the push */
+    uint64_t begun, drained_at; /* send: when slots had come, when a chunk was last drained, ns */
+    uint32_t most;    /* send: chunks planned; once the push has landed, those that count */
+    uint32_t started, landed; /* chunks given to the own engine, and landed */
+    uint32_t drained; /* send: as last seen */
+    bool open;        /* slots are there */
+    bool closing;     /* receive: gates bar H2D copies */
+    bool closed;      /* and the sender has been told; send: it has been */
+};
+
 struct hoccl_flow {
     struct hoccl_list link; /* in the communicator's list of running flows */
     void *op;               /* whose part it is */
@@ -136,6 +148,7 @@ struct hoccl_flow {
     uint32_t chunks, started, landed, slots;
     uint16_t slot[HOCCL_FLOW_STAGES];
     struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
+    struct hoccl_flow_detour detour; /* PUSH */
     struct hoccl_flow_wire wire; /* WIRE */
     struct hoccl_flow_self self; /* SELF: place[i] uses slot[i] and transfer[i] */
 };
@@ -213,6 +226,7 @@ uint32_t hoccl_staged_prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *vi
 HOCCL_Result hoccl_staged_not_had(const struct hoccl_flow *flow);
 /* Receiver: the slots are free again. Nothing if it has none. */
 void hoccl_staged_give_back(struct hoccl_flow *flow);
+void hoccl_staged_publish_slots(struct hoccl_flow *flow);
 size_t hoccl_staged_chunk(const struct hoccl_flow *flow); /* bytes of each but the last */
 struct hoccl_engine *hoccl_staged_engine(struct hoccl_gpu *gpu, const struct hoccl_flow *flow);
 

@@ -73,6 +73,7 @@ enum hoccl_memory_kind {
     HOCCL_MEMORY_IPC,     /* by the legacy IPC handle of its allocation */
     HOCCL_MEMORY_RANGE,   /* by descriptors of its segments, which the other end asks for once (parcel.h) */
     HOCCL_MEMORY_WANTED,  /* in an offer: descriptors of the granted range, please */
+    HOCCL_MEMORY_DETOUR,  /* in an offer: it is being pushed; slots in host memory for its tail, please (detour.h) */
 };
 
 /* A grant ends when the sender takes it or the receiver withdraws it (its communicator has failed), whoever is first to
@@ -98,7 +99,7 @@ struct hoccl_offer {
     uint32_t tag;  /* published last */
     uint32_t kind; /* published: a sender that could not open what it WANTED then asks for staging.
                       IPC, ADDRESS: pull from here; WANTED: a push, once the descriptors are here; CLOSED, HOST: staging, HOST
-                      in host memory only */
+                      in host memory only; DETOUR: `offset` is the number of slots of a chunk */
     uint64_t buffer, base, offset; /* CLOSED: `buffer` is the key of the receiver's slots on a third GPU that are mapped here */
     uint32_t filled; /* STAGED: chunks that stand in the staging slots, counted from the flow's first; HOCCL_REFUSED: the
                         slots on a GPU cannot be used here, give some in host memory */
@@ -113,7 +114,7 @@ struct hoccl_receipt {
     uint32_t where;   /* enum hoccl_stage_kind; published behind the rest when slots are given for the second time */
     uint32_t count;   /* chunks that have a place in staging slots at once */
     uint16_t slot[HOCCL_FLOW_STAGES];
-    uint32_t drained; /* STAGED: chunks copied out */
+    uint32_t drained; /* STAGED, DETOUR: chunks copied out; DETOUR: the top bit when that is all */
     uint64_t key;     /* where is GPU: of the memory, whose descriptor has been sent */
     uint32_t span;    /* slots of a chunk: `slot` names the first of so many neighbours */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));

@@ -244,17 +244,17 @@ static bool told(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     return false;
 }
 
-static void publish_slots(struct hoccl_flow *f)
+void hoccl_staged_publish_slots(struct hoccl_flow *flow)
 {
-    struct hoccl_receipt *r = &hoccl_flow_slot(f)->receipt;
-    r->count = f->slots;
-    for (uint32_t i = 0; i < f->slots; i++)
-        r->slot[i] = f->slot[i];
-    r->key = f->view->key;
-    r->span = f->span;
+    struct hoccl_receipt *r = &hoccl_flow_slot(flow)->receipt;
+    r->count = flow->slots;
+    for (uint32_t i = 0; i < flow->slots; i++)
+        r->slot[i] = flow->slot[i];
+    r->key = flow->view->key;
+    r->span = flow->span;
     hoccl_publish(&r->drained, 0);
-    hoccl_publish(&r->where, f->view->kind);
-    hoccl_publish(&r->staged, f->number);
+    hoccl_publish(&r->where, flow->view->kind);
+    hoccl_publish(&r->staged, flow->number);
 }
 
 /* Chunks of several slots, for one slot's bytes are few for engines that reach full speed only beyond 16 MiB; four of them
@@ -286,7 +286,7 @@ HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow 
         return hoccl_flow_check_peer(flow);
     flow->stage = stage;
     begin(flow, stage->view.kind, hoccl_stage_base(&stage->view));
-    publish_slots(flow);
+    hoccl_staged_publish_slots(flow);
     *moved = true;
     return HOCCL_SUCCESS;
 }

@@ -3,9 +3,12 @@
  * behind another stream's parked wait, so behind gates the signal is a D2H copy of a word that holds the number. */
 #include "stream/gate.h"
 
+#include "base/atomic.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +17,7 @@
 #define TABLE_BYTES (WORDS * sizeof(uint32_t))
 #define SCRATCH TABLE_BYTES
 #define GATE_BYTES 64
+#define PASSING_MOST HOCCL_S /* the longest that copies which passed are waited for: then the driver is stuck */
 #define MANY 32 /* channels: more than streams can be parked */
 
 int hoccl_gate_channels(void)
@@ -109,6 +113,40 @@ bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked)
     if (gate->kind == HOCCL_GATE_NONE)
         return false;
     return gate->always || parked > gate->channels / 2;
+}
+
+/* Each side first counts itself, then looks at the other's count, both by read-modify-writes: not both can miss the other. */
+void hoccl_gate_bar(struct hoccl_gate *gate)
+{
+    uint64_t until = hoccl_now() + PASSING_MOST;
+    hoccl_fetch_add(&gate->gated, 1u);
+    while (gate->kind == HOCCL_GATE_H2D && hoccl_fetch_add(&gate->passing, 0u) && hoccl_now() < until)
+        sched_yield();
+}
+
+void hoccl_gate_unbar(struct hoccl_gate *gate)
+{
+    hoccl_fetch_add(&gate->gated, -1u);
+}
+
+bool hoccl_gate_barred(struct hoccl_gate *gate)
+{
+    return hoccl_observe(&gate->gated) != 0;
+}
+
+bool hoccl_gate_pass(struct hoccl_gate *gate)
+{
+    hoccl_fetch_add(&gate->passing, 1u);
+    if (!hoccl_fetch_add(&gate->gated, 0u))
+        return true;
+    hoccl_fetch_add(&gate->passing, -1u);
+    return false;
+}
+
+void hoccl_gate_land(struct hoccl_gate *gate, uint32_t n)
+{
+    if (n)
+        hoccl_fetch_add(&gate->passing, -n);
 }
 
 bool hoccl_gate_bars_push(const struct hoccl_gate *gate)

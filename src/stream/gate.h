@@ -28,6 +28,8 @@ struct hoccl_gate {
     int channels;                      /* CUDA_DEVICE_MAX_CONNECTIONS as the driver saw it */
     enum hoccl_gate_choice kind;       /* NONE, PUSH, H2D */
     bool always;                       /* asked for by HOCCL_GATE: from the first parked stream on */
+    uint32_t gated;                    /* gated turns that are out: enqueued, not released */
+    uint32_t passing;                  /* H2D copies that are out and would not end behind a gate */
 };
 
 /* Which gate a GPU gets: `other` is an ordinal of a GPU that its engines reach, or −1. */
@@ -45,6 +47,17 @@ void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
  * the library's own choice becomes a push gate while nobody can have used it (not `settled`); else UNSUPPORTED with the
  * ways out. */
 HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool settled);
+
+/* Gated turns and H2D copies that are not to stand behind gates keep off each other: whoever counts itself first is first.
+ * Calling thread, before it enqueues a gated turn: count it; wait (microseconds) for such copies to land, if the gate is theirs.
+ * Progress thread: a gated turn has been released. */
+void hoccl_gate_bar(struct hoccl_gate *gate);
+void hoccl_gate_unbar(struct hoccl_gate *gate);
+
+/* Progress thread: are gated turns out? Count a copy, if none is; n copies have landed. */
+bool hoccl_gate_barred(struct hoccl_gate *gate);
+bool hoccl_gate_pass(struct hoccl_gate *gate);
+void hoccl_gate_land(struct hoccl_gate *gate, uint32_t n);
 
 /* Does a wait need the gate when `parked` streams of the process wait, this one included? */
 bool hoccl_gate_needed(const struct hoccl_gate *gate, int parked);
