@@ -3,9 +3,10 @@
  * to which is added what it lacks: it takes a dma-buf of an emulated GPU by mapping it, and says that a flush is done at the next
  * poll.
  *
- * usage: mpirun -np N hidden [leave RANK], or hidden threads
+ * usage: mpirun -np N hidden [leave RANK], or hidden threads|later
  *   leave    that rank's process ends before the others send to each other, in a communicator that they have made meanwhile
  *   threads  four ranks in three processes, which it makes: 0 and 1 are threads and share GPU 0, 2 has GPU 1, 3 has GPU 2
+ *   later    the same, but 0, 1 and 3 have made a communicator before, without the rank that could give memory
  *
  * A rank prints how many chunks have come to its slots, and how many of them were flushed. */
 #define _GNU_SOURCE
@@ -220,7 +221,8 @@ static const struct {
     int first, ranks;
 } processes[PROCESSES] = {{"0", 0, 2}, {"1", 2, 1}, {"2", 3, 1}};
 
-static HOCCL_UniqueId *id; /* shared by the processes */
+static HOCCL_UniqueId *id; /* shared by the processes: of all ranks, of all but 2 */
+static bool later;
 
 static void *be_rank(void *arg)
 {
@@ -228,14 +230,25 @@ static void *be_rank(void *arg)
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
-    rank = (int)(intptr_t)arg;
-    size = 4;
-    OK(HOCCL_CommInitRank(&comm, size, *id, rank));
+    int me = (int)(intptr_t)arg;
+    HOCCL_Comm first = HOCCL_COMM_NULL;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (later && me != 2) {
+        rank = me == 3 ? 2 : me;
+        size = 3;
+        OK(HOCCL_CommInitRank(&first, size, id[1], rank));
+        comm = first;
+        exchange(sizes[SIZES - 1]);
+    }
+    rank = me;
+    size = 4;
+    OK(HOCCL_CommInitRank(&comm, size, id[0], rank));
     exchange_all();
     rank_settle();
     OK(cuStreamDestroy(stream));
     OK(HOCCL_CommDestroy(comm));
+    if (first != HOCCL_COMM_NULL)
+        OK(HOCCL_CommDestroy(first));
     return NULL;
 }
 
@@ -244,6 +257,7 @@ static int be_process(int n)
     pthread_t thread[2];
     alarm(100);
     setenv("CUDA_VISIBLE_DEVICES", processes[n].gpu, 1);
+    setenv("HOCCL_TEST_NODE", n == 2 ? "1+3" : "3+1", 1); /* the last process's rank, whatever its number, is on the second node */
     OK(pthread_barrier_init(&ranks_barrier, NULL, (unsigned)processes[n].ranks));
     ranks_are_threads = true;
     for (int i = 0; i < processes[n].ranks; i++)
@@ -256,14 +270,15 @@ static int be_process(int n)
 static int be_processes(void)
 {
     int ready[2], bad = 0, status;
-    id = mmap(NULL, sizeof *id, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    id = mmap(NULL, 2 * sizeof *id, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     NEED(id != MAP_FAILED && !pipe(ready));
     for (int n = 0; n < PROCESSES; n++) {
         char go;
         if (!fork())
             _exit(read(ready[0], &go, 1) != 1 || be_process(n));
     }
-    OK(HOCCL_GetUniqueId(id)); /* its listener is a thread of this process */
+    OK(HOCCL_GetUniqueId(&id[0])); /* its listener is a thread of this process */
+    OK(HOCCL_GetUniqueId(&id[1]));
     NEED(write(ready[1], "gogogo", PROCESSES) == PROCESSES);
     for (int n = 0; n < PROCESSES; n++) {
         NEED(wait(&status) > 0);
@@ -277,7 +292,8 @@ int main(int argc, char **argv)
     uint64_t work = 0;
     alarm(100);
     make_network();
-    if (argc > 1 && !strcmp(argv[1], "threads"))
+    later = argc > 1 && !strcmp(argv[1], "later");
+    if (later || (argc > 1 && !strcmp(argv[1], "threads")))
         return be_processes();
     rank_open();
     exchange_all();
