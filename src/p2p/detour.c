@@ -76,7 +76,7 @@ static uint64_t even_share(const struct hoccl_gpu *gpu, uint64_t bytes)
 static bool possible(struct hoccl_gpu *gpu, struct hoccl_flow *f)
 {
     bool asked = hoccl_peek(&hoccl_flow_slot(f)->offer.tag) == f->number; /* for descriptors: the offer is used */
-    if (!hoccl_settings.detour || f->header.bytes < LEAST || asked)
+    if (!hoccl_settings.detour || f->header.bytes < LEAST || asked || hoccl_pace_company(&gpu->engine[HOCCL_PUSH].pace, hoccl_now()))
         return false;
     f->view = &f->peer->view;
     return hoccl_staged_prepare(gpu, f->view) == HOCCL_STAGE_READY;

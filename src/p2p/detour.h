@@ -17,6 +17,9 @@
  * The plan is such that both end together, from the rates seen so far (hoccl_gpu.detour_each); if the detour is slower than
  * that, the push takes over what it has left; if no slots come, all.
  *
+ * Flags and words to the CPU share the wire to host memory: where somebody else has had to wait for the push engine of late (pace.h),
+ * and so messages are small beside large ones, there is no detour.
+ *
  * A gate of H2D copies (gate.h) may stop H2D copies while a stream waits behind one, perhaps for this flow. So no H2D copy of a
  * detour is given while such a turn is out, and none is posted while such a copy is out (hoccl_gate_bar): the receiver then
  * says that it drains no more, drained ← i | CLOSED, and the sender pushes the rest.

@@ -34,9 +34,9 @@ static uint64_t whole(uint64_t bytes)
     return bytes < MIB ? MIB : bytes / MIB * MIB;
 }
 
-static bool company(const struct hoccl_pace *p, uint64_t now)
+bool hoccl_pace_company(const struct hoccl_pace *pace, uint64_t now)
 {
-    return p->company_at && now < p->company_at + COMPANY;
+    return pace->company_at && now < pace->company_at + COMPANY;
 }
 
 /* 2, 4, 4, 8, 8, 16, 16, … MiB where 32 are moved in time. */
@@ -51,7 +51,7 @@ uint64_t hoccl_pace_chunk(const struct hoccl_pace *pace, const struct hoccl_load
     uint64_t bytes = pace->most;
     if (load->several)
         bytes = whole(in_time(pace) / 8);
-    else if (company(pace, load->now))
+    else if (hoccl_pace_company(pace, load->now))
         bytes = grown(pace, load);
     else if (pace->percent < 100)
         bytes = whole(in_time(pace) / 2);
@@ -71,7 +71,7 @@ bool hoccl_pace_room(const struct hoccl_pace *pace, const struct hoccl_load *loa
         return !load->chunks && load->now >= pace->rest_until;
     if (load->chunks < LONE_CHUNKS)
         return !load->chunks || ends_soon(pace, load);
-    if (load->several || company(pace, load->now))
+    if (load->several || hoccl_pace_company(pace, load->now))
         return load->bytes + bytes <= 2 * smaller(whole(in_time(pace) / 8), pace->most);
     return load->bytes + bytes <= WINDOW_QUIET;
 }

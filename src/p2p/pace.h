@@ -37,6 +37,9 @@ struct hoccl_load {
 
 void hoccl_pace_init(struct hoccl_pace *pace, uint64_t most, unsigned percent);
 
+/* Somebody had to wait for a longer transfer of late, and may again. */
+bool hoccl_pace_company(const struct hoccl_pace *pace, uint64_t now);
+
 /* The most bytes of the next chunk. */
 uint64_t hoccl_pace_chunk(const struct hoccl_pace *pace, const struct hoccl_load *load);
 

@@ -22,11 +22,11 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
     HOCCL_TIMEOUT=3 two free 20 ./coexist free
     two hold 40 ./coexist hold 1G
     CUDA_VISIBLE_DEVICES=0 two "bytes, one GPU" 30 ./paths
-    two sendrecv 60 ./sendrecv_perf -b 8 -e 1G -f 2 -n 20 --raw --launch -c 1 -J "$out/sendrecv.json"
+    two sendrecv 60 ./sendrecv_perf -b 8 -e 1G -f 2 -n 50 -w 5 --raw --launch -c 1 -J "$out/sendrecv.json"
     step nccl-sendrecv 60 ./nccl_rate sendrecv 8 1073741824 2
-    two allgather 60 ./allgather_perf -b 8 -e 1G -f 8 -n 20 -J "$out/allgather.json"
+    two allgather 60 ./allgather_perf -b 8 -e 1G -f 8 -n 50 -w 5 -J "$out/allgather.json"
     step nccl-allgather 60 ./nccl_rate allgather 8 1073741824 8
-    two alltoall 60 ./alltoall_perf -b 8 -e 1G -f 8 -n 20 -J "$out/alltoall.json"
+    two alltoall 60 ./alltoall_perf -b 8 -e 1G -f 8 -n 50 -w 5 -J "$out/alltoall.json"
     step nccl-alltoall 60 ./nccl_rate alltoall 8 1073741824 8
     two launch 40 ./launch_cost -J "$out/launch.json"
     two "launch, started" 40 ./launch_cost -p -J "$out/start.json"
@@ -43,7 +43,7 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
         CUDA_DEVICE_MAX_CONNECTIONS=1 step "gate $gate" 30 ./gates "$gate"
     done
     step engines 60 ./engines
-    step turnaround 60 ./turnaround 400
+    step turnaround 60 ./turnaround 200
     step raw 60 ./raw_pairs
     step "raw, odd allocations" 60 ./raw_pairs 64
 } >"$out/campaign.txt" 2>&1
