@@ -34,7 +34,7 @@ static HOCCL_Result failed(int e, const void *address, size_t bytes, const char 
         return hoccl_fail(HOCCL_ERR_MEMORY,
                           "the RDMA card cannot register %zu bytes of %s: %s. The limit of locked memory is %s in "
                           "this process (ulimit -l; the launcher's may differ from the shell's): raise it to unlimited in "
-                          "/etc/security/limits.conf, and for Slurm or a container where its daemon starts",
+                          "/etc/security/limits.conf, and for Slurm or a container where its daemon starts; HOCCL_NET=tcp needs none",
                           bytes, what, strerror(e), limit_text(limit, sizeof limit));
     if (e == EFAULT)
         return hoccl_fail(HOCCL_ERR_DEVICE,

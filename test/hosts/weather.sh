@@ -132,6 +132,28 @@ case_wrong_name() {
     come 2 'start-up error: .*HOCCL_NIC=eth7'
 }
 
+# The same address of docker's on both hosts, and an interface that leads nowhere: no setting is needed.
+case_decoys() {
+    local i nic=$HOCCL_NIC
+    for i in 1 2; do
+        hosts_in "node$i" ip link add docker0 type bridge
+        hosts_in "node$i" ip addr add 172.17.0.1/16 dev docker0
+        hosts_in "node$i" ip link set docker0 up
+        hosts_in "node$i" ip link add dead0 type veth peer name dead1
+        hosts_in "node$i" ip addr add "192.168.99.$i/24" dev dead0
+        hosts_in "node$i" ip link set dead0 up
+        hosts_in "node$i" ip link set dead1 up
+    done
+    unset HOCCL_NIC
+    HOCCL_DEBUG=info good '20 times, every byte right' "$programs/examples/hello" --size 1M --rounds 20
+    says 'connected to rank 1 (node2, pid [0-9]*), .\?\(10.7[78]\|fd77\)'
+    export HOCCL_NIC=$nic
+    for i in 1 2; do
+        hosts_in "node$i" ip link del docker0
+        hosts_in "node$i" ip link del dead0
+    done
+}
+
 # scan HOST ADDRESS: talk nonsense to every port there on which anybody listens, again and again.
 scan() {
     local port
@@ -163,7 +185,7 @@ hosts_up 2 || exit 1
 hosts_in head ip link add br1 type bridge
 hosts_in head ip link set br1 up
 for i in 1 2; do hosts_cable "node$i" eth1 br1 "data$i" "10.78.0.1$i/24" || exit 1; done
-all="link_down small_mtu slow wrong_name scanners${LONG_TESTS:+ blackhole firewall}"
+all="link_down small_mtu slow wrong_name decoys scanners${LONG_TESTS:+ blackhole firewall}"
 # shellcheck disable=SC2048 # words
 for case in ${*:-$all}; do
     echo "== $case"

@@ -75,6 +75,16 @@ nodes 2 pass 60 1 env HOCCL_EMU_FAULT=d2h#1=late:2500000 "$examples/sendrecv_per
     "$examples/sendrecv_perf" -b 4M -e 4M -n 1
 HOCCL_TEST_NODE=3+x must_fail 'HOCCL_TEST_NODE=3+x cannot be read' 60 2 "$examples/hello"
 
+echo "-- cases of the field (test/CASES.md) that are of several nodes too"
+nodes 2 pass 60 3 "$multi/field" b02
+nodes 2 pass 60 4 "$multi/field" b04
+HOCCL_EMU_DELAY_US=5000 nodes 2 pass 200 2 "$multi/field" b31
+nodes 2 pass 60 2 "$multi/field" b32
+for case in b39 b43 b45; do
+    rm -rf "${TMPDIR:?}"/*
+    nodes 2 pass 280 2 "$multi/comms" $case
+done
+
 echo "-- the same where a pair connects at first use (sparse.c has what only that can do wrong)"
 export HOCCL_CONNECT_MAX=1
 nodes 1+2 pass 120 3 "$multi/paths" --no-staging

@@ -25,7 +25,7 @@ fi
 in_guest() {
     # shellcheck disable=SC2086 # lists of words
     timeout -k 5 "$limit" "$programs/transport" verbs $suite && timeout -k 5 "$limit" "$programs/verbs" rxe0 rxe1 $own &&
-        in_host_memory && on_gpus && registered && informed
+        in_host_memory && on_gpus && registered && memlock_of_a_job && informed
 }
 
 # Soft-RoCE takes no dma-buf, and memory of an emulated GPU has no address that can be registered:
@@ -52,6 +52,15 @@ registered() {
         ! grep 'cannot be registered' /tmp/ranks || return 1
     done
     unset HOCCL_EMU_PEERMEM
+}
+
+# With LONG_TESTS: an ordinary user who may lock 64 KiB; both ranks say what is wrong and what to do.
+memlock_of_a_job() {
+    [ -n "${LONG_TESTS:-}" ] || return 0
+    ! HOCCL_TEST_NODE=2 machine setpriv --reuid=65534 --regid=65534 --clear-groups prlimit --memlock=65536 \
+        timeout -k 5 100 mpirun -np 2 "$top_builddir/examples/hello" >/tmp/ranks 2>&1 || return 1
+    cat /tmp/ranks
+    [ "$(grep -c "HOCCL_Init.*64 KiB.*the launcher's may differ.*HOCCL_NET=tcp" /tmp/ranks)" = 2 ]
 }
 
 # What hoccl-info expects.
