@@ -331,6 +331,30 @@ static void free_results(struct hoccl_tool *t)
 	}
 }
 
+const char *const hoccl_tool_grants[HOCCL_TOOL_GRANTS] = {"stages", "longest", "totals", "plan"};
+
+/* What the wires take as the runtime has them, without a plan and with the best one. */
+static int by_grants(struct hoccl_tool *t, struct hoccl_plan_error *error)
+{
+	static const enum hoccl_grants_order orders[] = {HOCCL_GRANTS_IN_ORDER, HOCCL_GRANTS_LONGEST, HOCCL_GRANTS_TOTALS};
+	struct hoccl_grants_cost cost = hoccl_grants_cost_of(&t->machine);
+	struct hoccl_parts parts;
+	struct hoccl_choice choice = {.plan_ns = 0};
+	int status = hoccl_parts_of_matrix(&parts, &t->layout, t->c);
+
+	if (status)
+		return hoccl_plan_fail(error, status, "no memory for the traffic of %d GPUs", t->layout.gpus);
+	t->wire_bound_ns = hoccl_grants_bound(&t->layout, &cost, &parts);
+	for (int i = 0; i < HOCCL_TOOL_PLAN && !status; i++)
+		status = hoccl_grants_run(&t->layout, &cost, &parts, orders[i], &t->granted_ns[i], error);
+	if (!status)
+		status = hoccl_choice_make(&choice, &t->layout, &cost, t->c, error);
+	t->granted_ns[HOCCL_TOOL_PLAN] = choice.plan_ns;
+	hoccl_choice_fini(&choice);
+	hoccl_parts_fini(&parts);
+	return status;
+}
+
 static int do_all(struct hoccl_tool *t, const struct arguments *a, struct hoccl_plan_error *error)
 {
 	int status;
@@ -341,9 +365,8 @@ static int do_all(struct hoccl_tool *t, const struct arguments *a, struct hoccl_
 		status = make_results(t, a, error);
 	if (!status && a->simulate)
 		status = simulate(t, error);
-	for (int i = 0; i < HOCCL_GRANTS_ORDERS && !status && t->grants; i++)
-		status = hoccl_grants_run(&t->layout, &t->machine, t->c, (enum hoccl_grants_order)i, &t->granted_ns[i],
-					  &t->wire_bound_ns, error);
+	if (!status && t->grants)
+		status = by_grants(t, error);
 	return status;
 }
 

@@ -88,8 +88,8 @@ static json_t *grants_json(const struct hoccl_tool *t)
 	json_t *o = json_object();
 
 	set(o, "wire_bound_ns", t->wire_bound_ns);
-	for (int i = 0; i < HOCCL_GRANTS_ORDERS; i++)
-		set(o, hoccl_grants_names[i], t->granted_ns[i]);
+	for (int i = 0; i < HOCCL_TOOL_GRANTS; i++)
+		set(o, hoccl_tool_grants[i], t->granted_ns[i]);
 	return o;
 }
 

@@ -187,8 +187,8 @@ static void print_grants(const struct hoccl_tool *t, FILE *file)
 	if (!t->grants)
 		return;
 	fprintf(file, "\nby grants ");
-	for (int i = 0; i < HOCCL_GRANTS_ORDERS; i++)
-		fprintf(file, " %s %.3f ms (%.4f)", hoccl_grants_names[i], (double)t->granted_ns[i] / 1e6,
+	for (int i = 0; i < HOCCL_TOOL_GRANTS; i++)
+		fprintf(file, " %s %.3f ms (%.4f)", hoccl_tool_grants[i], (double)t->granted_ns[i] / 1e6,
 			t->wire_bound_ns ? (double)t->granted_ns[i] / (double)t->wire_bound_ns : 1);
 	fprintf(file, "\n           wires only, their bound %.3f ms\n", (double)t->wire_bound_ns / 1e6);
 }

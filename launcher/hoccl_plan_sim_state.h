@@ -2,9 +2,9 @@
 #ifndef HOCCL_PLAN_SIM_STATE_H
 #define HOCCL_PLAN_SIM_STATE_H
 
-#include "hoccl_plan_events.h"
 #include "hoccl_plan_sim.h"
 #include "sched/chunks.h"
+#include "sched/events.h"
 
 /* The state of a simulation, shared by hoccl_plan_sim.c (what happens) and hoccl_plan_sim_setup.c (begin and end). */
 enum hoccl_sim_kind {

@@ -2,9 +2,9 @@
 #ifndef HOCCL_PLAN_TOOL_H
 #define HOCCL_PLAN_TOOL_H
 
-#include "hoccl_plan_grants.h"
 #include "hoccl_plan_pattern.h"
 #include "hoccl_plan_sim.h"
+#include "sched/choice.h"
 #include "sched/plan.h"
 
 #include <stdio.h>
@@ -20,6 +20,10 @@ struct hoccl_tool_result {
 
 enum { HOCCL_TOOL_ROTATION, HOCCL_TOOL_PEEL, HOCCL_TOOL_LIST, HOCCL_TOOL_METHODS };
 
+/* The wires by grants: in the rotation's order, the longest first, the largest totals first, in a plan's order. */
+enum { HOCCL_TOOL_STAGES, HOCCL_TOOL_LONGEST, HOCCL_TOOL_TOTALS, HOCCL_TOOL_PLAN, HOCCL_TOOL_GRANTS };
+extern const char *const hoccl_tool_grants[HOCCL_TOOL_GRANTS];
+
 struct hoccl_tool {
 	struct hoccl_layout layout;
 	struct hoccl_machine machine;
@@ -30,7 +34,7 @@ struct hoccl_tool {
 	struct hoccl_traffic *traffic;
 	bool relay, overlap, all_stages, grants;
 	struct hoccl_tool_result result[HOCCL_TOOL_METHODS];
-	uint64_t granted_ns[HOCCL_GRANTS_ORDERS], wire_bound_ns;	/* with `grants` */
+	uint64_t granted_ns[HOCCL_TOOL_GRANTS], wire_bound_ns;	/* with `grants` */
 	int chosen;			/* index of what production would use, or of what was asked for */
 };
 

@@ -37,10 +37,15 @@ for pattern in uniform random zipf sparse block hotrow hotcol permutation stocha
 	good 3x3 $pattern,line=1MiB,seed=3,zero=2 --simulate --no-overlap --pairs none
 	good 16x4 $pattern --json --no-relay
 done
-good 2x4 uniform,line=64MiB --grants --no-self
+good 2x4 uniform,line=1GiB --grants --no-self
 grep -q 'by grants  stages .*(1.0[0-2]' "$work/out" || complain "equal pieces are not at the bound: $(grep 'by grants' "$work/out")"
-good 4x4 stochastic,line=256MiB --grants --json
+good 8x1 stochastic,line=256MiB,seed=3 --no-self --grants --json
 grep -q '"longest": [0-9]' "$work/out" || complain "--grants --json prints no times"
+# nanoseconds NAME: of the last run's --grants --json.
+nanoseconds() {
+	sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" "$work/out" | head -n 1
+}
+[ $(($(nanoseconds plan) * 33 / 32)) -lt "$(nanoseconds longest)" ] || complain "a plan of a full doubly stochastic matrix does not pay"
 bad 1 'up to 64 GPUs' 65x1 uniform --grants
 good 1x1 uniform --simulate
 good 1024x1 permutation --method list

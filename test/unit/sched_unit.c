@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unit tests of the planner's parts: what the paper says of them, limits, errors. */
 #include "sched/broadcast.h"
+#include "sched/choice.h"
 #include "sched/chunks.h"
 #include "sched/collective.h"
 #include "sched/plan.h"
@@ -511,6 +512,66 @@ static void test_broadcast_shapes(void **state)
 	free(layout);
 }
 
+/* Sums of permutations: all lines are equally long. */
+static void fill_lines(uint64_t *c, int gpus, int count, uint64_t seed)
+{
+	for (int k = 0; k < count; k++)
+		for (int u = 0; u < gpus; u++)
+			c[u * gpus + (u * 3 + 1 + k * (k + (int)seed)) % gpus] += MIB * (uint64_t)(20 + (k * 37) % 50) + 12345 * (uint64_t)k;
+}
+
+/* Every flow in parts that follow one another, cut at multiples of the grain; and all ranks come to the same. */
+static void test_plan_in_parts(void **state)
+{
+	enum { GPUS = 8 };
+	struct hoccl_layout *layout = grid(GPUS, 1, HOCCL_PAIR_HOST);
+	struct hoccl_grants_cost cost = hoccl_grants_cost_of(h800());
+	struct hoccl_choice choice, again;
+	uint64_t c[GPUS * GPUS] = {0}, at[GPUS * GPUS] = {0}, grain = UINT64_C(64) << 10;
+
+	(void)state;
+	fill_lines(c, GPUS, 7, 2);
+	assert_int_equal(hoccl_choice_make(&choice, layout, &cost, c, NULL), 0);
+	assert_int_equal(hoccl_choice_make(&again, layout, &cost, c, NULL), 0);
+	assert_true(choice.bound_ns && choice.grants_ns >= choice.bound_ns && choice.plan_ns >= choice.bound_ns);
+	assert_int_equal(hoccl_parts_hash(&choice.parts), hoccl_parts_hash(&again.parts));
+	for (size_t i = 0; i < choice.parts.parts; i++) {
+		const struct hoccl_part_of *p = &choice.parts.part[i];
+		int cell = p->src * GPUS + p->dst;
+
+		assert_true(p->bytes > 0 && p->offset == at[cell] && p->offset % grain == 0);
+		at[cell] += p->bytes;
+	}
+	for (int i = 0; i < GPUS * GPUS; i++)
+		assert_int_equal(at[i], i / GPUS == i % GPUS ? 0 : c[i]);
+	again.parts.part[again.parts.parts - 1].bytes--;
+	assert_int_not_equal(hoccl_parts_hash(&choice.parts), hoccl_parts_hash(&again.parts));
+	hoccl_choice_fini(&choice);
+	hoccl_choice_fini(&again);
+	free(layout);
+}
+
+/* One sender: nothing is gained by a plan. Nothing at all: nothing is planned. */
+static void test_no_plan(void **state)
+{
+	struct hoccl_layout *layout = grid(4, 1, HOCCL_PAIR_HOST);
+	struct hoccl_grants_cost cost = hoccl_grants_cost_of(h800());
+	struct hoccl_choice choice;
+	uint64_t c[16] = {0, 64 * MIB, 32 * MIB, 5};
+
+	(void)state;
+	assert_int_equal(hoccl_choice_make(&choice, layout, &cost, c, NULL), 0);
+	assert_false(choice.planned);
+	assert_true(choice.grants_ns >= choice.bound_ns && choice.bound_ns > 0);
+	hoccl_choice_fini(&choice);
+	memset(c, 0, sizeof(c));
+	assert_int_equal(hoccl_choice_make(&choice, layout, &cost, c, NULL), 0);
+	assert_false(choice.planned);
+	assert_int_equal(choice.bound_ns, 0);
+	hoccl_choice_fini(&choice);
+	free(layout);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -529,6 +590,8 @@ int main(void)
 		cmocka_unit_test(test_relay),
 		cmocka_unit_test(test_golden_plan),
 		cmocka_unit_test(test_nothing_to_do),
+		cmocka_unit_test(test_plan_in_parts),
+		cmocka_unit_test(test_no_plan),
 		cmocka_unit_test(test_broadcast_trees),
 		cmocka_unit_test(test_broadcast_shapes),
 	};

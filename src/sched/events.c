@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulation's event queue: a binary heap. A lack of memory is remembered and reported once, at the end. */
-#include "hoccl_plan_events.h"
+/* A queue of events: a binary heap. A lack of memory is remembered and reported once, at the end. */
+#include "sched/events.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HOCCL_PLAN_EVENTS_H
-#define HOCCL_PLAN_EVENTS_H
+#ifndef HOCCL_SCHED_EVENTS_H
+#define HOCCL_SCHED_EVENTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
