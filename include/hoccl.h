@@ -226,8 +226,17 @@ HOCCL_API HOCCL_Result HOCCL_Scatterv(const void *sendbuf, const size_t *sendcou
 /* Make a request of an operation with these arguments, for HOCCL_Start. It is checked as the call without _init is, and
  * nothing is posted. Arrays of counts and displacements are copied, so the caller's may go. The request keeps what the
  * driver has told of its buffers: they must not be freed before HOCCL_RequestFree. A rank makes its request when it
- * likes, and may start it where other ranks call the operation itself. Inside a group it is made at once. Errors: as the
- * call without _init, and ARGUMENT (request is NULL). Counterparts: MPI_Send_init, MPI_Alltoallv_init and so on. */
+ * likes, and may start it where other ranks call the operation itself. Inside a group it is made at once.
+ *
+ * HOCCL_Alltoallv_init is collective, as in MPI: all ranks call it, in the same order as HOCCL_CommSplit and further calls
+ * of it, and all start the request, none calling HOCCL_Alltoallv instead. It waits for the other ranks, at most
+ * HOCCL_INIT_TIMEOUT (who has several ranks in one process calls it from a thread for each). They tell each other what they
+ * send: counts that do not fit are an error at all ranks, which names the two ranks and both values. Where a plan for all of
+ * them is faster by the model, starts follow it (HOCCL_DEBUG=info says so).
+ *
+ * Errors: as the call without _init, and ARGUMENT (request is NULL); HOCCL_Alltoallv_init also MISMATCH (a rank sends what
+ * another one does not expect) and BOOTSTRAP (a rank has not come, has gone, or has failed: the text says which); the
+ * communicator stays good. Counterparts: MPI_Send_init, MPI_Alltoallv_init and so on. */
 HOCCL_API HOCCL_Result HOCCL_Send_init(const void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,
                                        HOCCL_Request *request);
 HOCCL_API HOCCL_Result HOCCL_Recv_init(void *buf, size_t count, HOCCL_Datatype datatype, int peer, HOCCL_Comm comm,

@@ -62,7 +62,7 @@ struct hoccl_comm {
     uint32_t busy; /* 1: a thread is in a call of this communicator */
     struct hoccl_comm_stream *streams;
     int streams_used;
-    uint32_t splits;    /* calls of HOCCL_CommSplit so far, the same on all ranks */
+    uint32_t exchanges; /* splits, and agreements on rows (rows.h), so far: the same on all ranks */
     struct hoccl_hold hold; /* foreground phases; a calling thread's half needs no `busy` */
     uint64_t collectives; /* posted so far: the number of the last one */
 

@@ -78,7 +78,7 @@ static HOCCL_Result begin(struct hoccl_comm *parent, struct split *s)
     s->ranks = hoccl_alloc((size_t)parent->size * sizeof *s->ranks, "a split");
     s->members = hoccl_alloc((size_t)parent->size * sizeof *s->members, "a split");
     s->gather = (struct hoccl_gather){.name = "splitting", .links = parent->links, .ranks = s->ranks,
-                                      .count = parent->size, .me = parent->rank, .tree = parent->abroad.sparse, .call = ++parent->splits,
+                                      .count = parent->size, .me = parent->rank, .tree = parent->abroad.sparse, .call = ++parent->exchanges,
                                       .timeout = hoccl_settings.init_timeout, .check = check_parent, .arg = parent,
                                       .stir = hoccl_abroad_stir, .stirred = parent};
     if (!s->choices || !s->ranks || !s->members)

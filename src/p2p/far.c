@@ -252,6 +252,7 @@ static void hear_hello(struct hoccl_far *far, const struct hoccl_word_hello *h)
 static void hear_claim(struct hoccl_far *far, const struct hoccl_word_claim *c)
 {
     struct hoccl_flow *f = hoccl_wired_find(far->receives, c->head.number);
+    hoccl_fetch_add(&hoccl_wire_counts.claimed, 1);
     if (f) {
         hoccl_wired_meet(f, &c->header);
         return;

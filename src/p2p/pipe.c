@@ -85,10 +85,28 @@ uint64_t hoccl_pipe_chunk(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_
     return best;
 }
 
+uint64_t hoccl_pipe_pace(const struct hoccl_pipe *pipe, uint64_t chunk)
+{
+    uint64_t lanes = later(cost(&pipe->wire, chunk) / lanes_of(pipe), chunk * pipe->link / 1000);
+    return later(lanes, later(cost(&pipe->engine, chunk), cost(&pipe->far, chunk)));
+}
+
+uint64_t hoccl_pipe_before(const struct hoccl_pipe *pipe, uint64_t chunk)
+{
+    return pipe->grant + cost(&pipe->engine, chunk) + pipe->engine.late;
+}
+
+/* A chunk takes longer over its lane than the pace of all lanes. */
+uint64_t hoccl_pipe_behind(const struct hoccl_pipe *pipe, uint64_t chunk)
+{
+    uint64_t wire = cost(&pipe->wire, chunk), pace = hoccl_pipe_pace(pipe, chunk);
+    return (wire > pace ? wire - pace : 0) + pipe->wire.late + cost(&pipe->far, chunk) + pipe->far.late;
+}
+
 unsigned hoccl_pipe_depth(const struct hoccl_pipe *pipe, uint64_t chunk)
 {
-    uint64_t engine = cost(&pipe->engine, chunk), wire = cost(&pipe->wire, chunk), far = cost(&pipe->far, chunk);
-    uint64_t lanes = later(wire / lanes_of(pipe), chunk * pipe->link / 1000), pace = later(lanes, later(engine, far));
-    uint64_t round = pipe->grant + engine + pipe->engine.late + wire + pipe->wire.late + far + pipe->far.late;
+    uint64_t pace = hoccl_pipe_pace(pipe, chunk), wire = cost(&pipe->wire, chunk);
+    uint64_t round = pipe->grant + cost(&pipe->engine, chunk) + pipe->engine.late + wire + pipe->wire.late +
+                     cost(&pipe->far, chunk) + pipe->far.late;
     return (unsigned)later(2 * ((round + pace - 1) / pace), lanes_of(pipe) + 2);
 }

@@ -56,6 +56,12 @@ static inline unsigned hoccl_pipe_batch(unsigned depth)
     return (depth + 3) / 4;
 }
 
+/* The time between two chunks that the slowest stage leaves; from a grant's leaving until the first chunk for it can go over the
+ * wire; from when it has, at that pace, until it has been emptied and this is known. */
+uint64_t hoccl_pipe_pace(const struct hoccl_pipe *pipe, uint64_t chunk);
+uint64_t hoccl_pipe_before(const struct hoccl_pipe *pipe, uint64_t chunk);
+uint64_t hoccl_pipe_behind(const struct hoccl_pipe *pipe, uint64_t chunk);
+
 /* Chunks of one flow that are worth having on the way. */
 unsigned hoccl_pipe_depth(const struct hoccl_pipe *pipe, uint64_t chunk);
 

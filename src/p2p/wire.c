@@ -24,7 +24,6 @@
 _Static_assert(DEEPEST <= HOCCL_GRANT_MOST, "a grant holds them");
 _Static_assert(HOCCL_GRANT_MOST + DEEPEST + 8 <= HOCCL_POOL_SLOTS, "also when one that was alone is joined by another");
 #define USER_AHEAD (HOCCL_POOL_SLOTS * 3 / 8) /* chunks that a registered receive lets in at once: they hold no memory */
-
 _Static_assert(USER_AHEAD <= HOCCL_GRANT_MOST && LARGE_AT_ONCE * USER_AHEAD < HOCCL_POOL_SLOTS, "small messages find room");
 
 struct hoccl_wire_count hoccl_wire_counts;
@@ -434,6 +433,8 @@ static bool give_grants(struct hoccl_wire *w)
             p->turned = true;
             at_least(&hoccl_wire_counts.receiving, (uint64_t)++w->receiving);
         }
+        if (hoccl_wire_watch && !p->granted)
+            hoccl_wire_watch(f);
         grant(w, f, n);
         put_back(w, f);
         hoccl_hold_passed(f->hold);

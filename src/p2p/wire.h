@@ -56,6 +56,7 @@ struct hoccl_wire {
 /* What all wires of the process have done, for tests and logs: sums and maxima. */
 struct hoccl_wire_count {
     uint64_t begun;              /* connections */
+    uint64_t claimed;            /* receiver: claims heard */
     uint64_t granted, arrived;   /* receiver: slots given, chunks come */
     uint64_t flushed;            /* of these, how many had to be flushed */
     uint64_t allowed, filled, written; /* sender: slots given to us, out slots taken, given to the network */
@@ -74,6 +75,9 @@ extern struct hoccl_wire_count hoccl_wire_counts;
 enum hoccl_wire_choice { HOCCL_WIRE_CHOOSE, HOCCL_WIRE_ON_HOST, HOCCL_WIRE_ON_GPU };
 extern const struct hoccl_transport *hoccl_wire_transport;
 extern enum hoccl_wire_choice hoccl_wire_place;
+
+/* Tests: told of each receive when it is granted its first places, by the progress thread. NULL: nobody is. */
+extern void (*hoccl_wire_watch)(const struct hoccl_flow *flow);
 
 /* The GPU's endpoint, at the first call; its absence is no error, `card` is empty then. Under the GPU table's lock. */
 HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu);

@@ -12,6 +12,7 @@
 
 const struct hoccl_transport *hoccl_wire_transport;
 enum hoccl_wire_choice hoccl_wire_place;
+void (*hoccl_wire_watch)(const struct hoccl_flow *flow);
 
 /* Whoever wants to write into our memory must have read our card, which holds the endpoint's own secrets and travels on
  * the launcher's channels; an endpoint serves communicators of several origins, so its cookie is none's in particular. */

@@ -267,7 +267,7 @@ static HOCCL_Result start(const struct op *o, void *from, void *to)
     return r ? r : HOCCL_RequestFree(q);
 }
 
-/* Some ranks call, some start a request: others in each round. */
+/* Some ranks call, some start a request: others in each round. Of Alltoallv all start theirs, which they make together. */
 static HOCCL_Result call_or_start(const struct op *o)
 {
     char *to = (char *)(in.device + LEAD), *from = (char *)(out.device + LEAD);
@@ -280,7 +280,7 @@ static HOCCL_Result call_or_start(const struct op *o)
         else if ((o->kind == SCATTER || o->kind == SCATTERV) && root)
             to = from + o->sdispl[rank] * o->element;
     }
-    return (o->round + (uint64_t)rank) % 3 ? call(o, from, to) : start(o, from, to);
+    return (o->round + (o->kind == ALLTOALLV ? 0 : (uint64_t)rank)) % 3 ? call(o, from, to) : start(o, from, to);
 }
 
 /* In place, the own piece stands in the receive buffer already; else it stays in the send buffer. */
