@@ -99,6 +99,7 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoc
         snprintf(text, sizeof text, "%s", hoccl_error_text());
     }
     hoccl_proxy_detach(comm);
+    hoccl_hold_say(&comm->hold);
     if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
         hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
     hoccl_comm_free(comm);

@@ -168,11 +168,21 @@ static bool mark_holds(struct hoccl_hold *h, struct hoccl_hold_mark *m, uint64_t
     return odd(value) && !m->over;
 }
 
+/* A pause is over, or was when nothing was left to wait. */
+static void end_pause(struct hoccl_hold *h, uint64_t now)
+{
+    uint64_t ns = h->began ? now - h->began : 0;
+    h->paused += ns;
+    h->longest = ns > h->longest ? ns : h->longest;
+    h->began = 0;
+}
+
 /* Nothing has been held up for a while: what the words were then says nothing of gaps. */
 static void forget(struct hoccl_hold *h, uint32_t marks)
 {
     for (uint32_t i = 0; i < marks; i++)
         h->mark[i].seen &= h->mark[i].over ? ~0u : ~1u;
+    end_pause(h, h->looked);
     h->since = 0;
     h->owed = 0;
 }
@@ -181,10 +191,11 @@ static void forget(struct hoccl_hold *h, uint32_t marks)
 static void count(struct hoccl_hold *h, bool holds, uint64_t now)
 {
     if (!holds) {
+        end_pause(h, now);
         h->since = 0;
         h->owed = 0;
     } else if (!h->since) {
-        h->since = now;
+        h->since = h->began = now;
         h->pauses++;
     } else if (now - h->since > longest()) {
         h->since = now;
@@ -210,6 +221,18 @@ bool hoccl_hold_keeps(struct hoccl_hold *hold)
 
 void hoccl_hold_passed(struct hoccl_hold *hold)
 {
-    if (hold && hold->owed)
-        hold->owed--;
+    if (!hold || !hold->owed)
+        return;
+    hold->owed--;
+    hold->passed++;
+}
+
+void hoccl_hold_say(const struct hoccl_hold *hold)
+{
+    uint64_t last = hold->began ? hold->looked - hold->began : 0, longest = last > hold->longest ? last : hold->longest;
+    if (hold->pauses)
+        hoccl_log(HOCCL_LOG_INFO, "foreground phases: this communicator's operations were held up %llu times, %llu µs in all, %llu at "
+                  "most; %llu chunks went all the same, %llu phases lasted too long", (unsigned long long)hold->pauses,
+                  (unsigned long long)((hold->paused + last) / HOCCL_US), (unsigned long long)(longest / HOCCL_US),
+                  (unsigned long long)hold->passed, (unsigned long long)hold->overruns);
 }

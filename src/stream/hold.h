@@ -37,7 +37,10 @@ struct hoccl_hold {
     uint64_t looked; /* when somebody last wanted to give a chunk, ns */
     uint64_t since;  /* when it began to hold without a break; 0: it does not */
     uint32_t owed;   /* chunks that pass although it holds */
-    uint64_t pauses, overruns; /* so often it began to hold; phases that lasted too long */
+    uint64_t pauses, overruns; /* so often something had to wait for a phase; phases that lasted too long */
+    uint64_t passed;           /* chunks that were given although it held */
+    uint64_t began;            /* of the pause that lasts, ns; 0: none */
+    uint64_t paused, longest;  /* ns: all pauses, as far as something was there to wait; the longest */
 };
 
 void hoccl_hold_init(struct hoccl_hold *hold, struct hoccl_flag_pool *flags);
@@ -51,6 +54,9 @@ HOCCL_Result hoccl_hold_end(struct hoccl_hold *hold, CUstream stream);
 
 /* Calling thread: is what is enqueued on this stream now within a phase of its own? */
 bool hoccl_hold_inside(struct hoccl_hold *hold, unsigned long long stream_id);
+
+/* The communicator's progress has ended: one line at info of what phases have held up, if anything. */
+void hoccl_hold_say(const struct hoccl_hold *hold);
 
 /* Any thread: from now on no phase counts. */
 void hoccl_hold_lift(struct hoccl_hold *hold);

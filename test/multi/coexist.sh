@@ -25,6 +25,9 @@ pass 60 2 "$coexist" small
 pass 60 2 "$coexist" order
 pass 90 2 "$coexist" hold
 grep -q 'every transfer ended while the kernel ran' "$work/output" || complain "a transfer needed an SM"
+HOCCL_DEBUG=info HOCCL_CHUNK=1M HOCCL_EMU_RATE=push=400 pass 60 2 "$top_builddir/test/gpu/share" 64K 8M 5
+grep -q 'foreground phases: .* held up [1-9]' "$work/output" || complain "nothing was held up in foreground phases, or no line says so"
+[ "$(grep -c '^copy ' "$work/output")" = 3 ] || complain "the application's own copies were not measured"
 HOCCL_TIMEOUT=3 pass 60 2 "$coexist" free
 grep -q 'rank 0: after .*cudaFree' "$work/output" || complain "the error does not name the cause"
 grep -q 'rank 1: after .*rank 0 has failed' "$work/output" || complain "the peer was not told"
