@@ -194,6 +194,25 @@ static bool give_slots(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     return true;
 }
 
+/* A gated turn is out, and perhaps somebody waits to enqueue it. Of what is begun the driver is given no more: a phase (hold.h)
+ * or the engine's share might keep it back until the gate stops it. When nothing is with the driver, what has not landed whole
+ * is the sender's to push. */
+static void withdraw(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    struct hoccl_flow_detour *d = &f->detour;
+    unsigned flight = 0;
+    for (uint32_t i = d->landed; i != d->started; i++) {
+        struct hoccl_transfer *t = transfer_of(f, i);
+        if (t->link.next)
+            hoccl_engine_cancel(&gpu->engine[HOCCL_H2D], t);
+        flight += t->flight;
+    }
+    if (flight)
+        return;
+    hoccl_gate_land(&gpu->gate, d->started - d->landed);
+    d->started = d->landed;
+}
+
 HOCCL_Result hoccl_detour_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
     struct hoccl_flow_detour *d = &flow->detour;
@@ -212,6 +231,8 @@ HOCCL_Result hoccl_detour_receive_step(struct hoccl_gpu *gpu, struct hoccl_flow 
     }
     if (r || d->closed)
         return r;
+    if (d->closing)
+        withdraw(gpu, flow);
     d->closed = d->closing && d->landed == d->started;
     if (d->landed != landed || d->closed)
         hoccl_publish(&s->receipt.drained, d->landed | (d->closed ? HOCCL_DETOUR_CLOSED : 0));

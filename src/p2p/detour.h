@@ -22,7 +22,7 @@
  *
  * A gate of H2D copies (gate.h) may stop H2D copies while a stream waits behind one, perhaps for this flow. So no H2D copy of a
  * detour is given while such a turn is out, and none is posted while such a copy is out (hoccl_gate_bar): the receiver then
- * says that it drains no more, drained ← i | CLOSED, and the sender pushes the rest.
+ * takes back what is not yet with the driver and says that it drains no more, drained ← i | CLOSED; the sender pushes the rest.
  *
  * Writers: the offer the sender, the receipt the receiver, as for STAGED. Both are the progress threads'. */
 #ifndef HOCCL_P2P_DETOUR_H

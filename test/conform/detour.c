@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tail of a large push goes through host memory: every byte arrives, whatever the two ways are worth, and what each engine
  * has moved adds up. Where the detour is slow the push takes over; where gates may stop copies from host memory it is not
- * begun, and one that is under way when such a gate comes ends before it. An abort in its middle ends both ranks. */
+ * begun, and one that is under way when such a gate comes ends before it, also where a foreground phase keeps back what has
+ * been begun. An abort in its middle ends both ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "emu/hooks.h"
@@ -25,7 +27,7 @@
 
 struct work {
     CUdeviceptr from, to, word;
-    CUstream stream, late[LATE];
+    CUstream stream, late[LATE + 1]; /* the last one for phases */
 };
 
 struct moved {
@@ -69,7 +71,7 @@ static bool work_open(struct rank *r, struct work *w)
     if (!RANK_CUDA(r, cuMemAlloc(&w->from, LARGE)) || !RANK_CUDA(r, cuMemAlloc(&w->to, LARGE)) ||
         !RANK_CUDA(r, cuMemAlloc(&w->word, 64)) || !RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING)))
         return false;
-    for (int i = 0; i < LATE; i++)
+    for (int i = 0; i <= LATE; i++)
         if (!RANK_CUDA(r, cuStreamCreate(&w->late[i], CU_STREAM_NON_BLOCKING)))
             return false;
     memcpy(bytes(w->from), sent[r->rank], LARGE);
@@ -195,6 +197,46 @@ static void test_gates(void **state)
     ranks_run(2, gates, NULL);
 }
 
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* The same within a foreground phase of rank 1: the receives are posted while chunks that have passed the gate are kept back. */
+static void phases(struct rank *r)
+{
+    struct work w = {0};
+    struct moved a;
+    if (!work_open(r, &w) || !swap(r, &w) || !right(r, &w) || !count(r, 0, &a) || !meet(r, &w))
+        return;
+    if (r->rank == 0) {
+        RANK_OK(r, HOCCL_Send((void *)w.from, LARGE, HOCCL_BYTE, 1, r->comm, w.stream));
+        for (int i = 0; i < LATE; i++)
+            RANK_OK(r, HOCCL_Send((void *)w.word, 4, HOCCL_BYTE, 1, r->comm, w.stream));
+    } else {
+        if (!RANK_OK(r, HOCCL_Recv((void *)w.to, LARGE, HOCCL_BYTE, 0, r->comm, w.stream)) || !await_detour(r, a.d2h) ||
+            !RANK_OK(r, HOCCL_ForegroundBegin(r->comm, w.late[LATE])))
+            return;
+        usleep(150000);
+        double begun = seconds();
+        for (int i = 0; i < LATE; i++)
+            RANK_OK(r, HOCCL_Recv((void *)(w.word + 4 * i), 4, HOCCL_BYTE, 0, r->comm, w.late[i]));
+        RANK_TRUE(r, seconds() - begun < 1);
+        RANK_OK(r, HOCCL_ForegroundEnd(r->comm, w.late[LATE]));
+    }
+    if (RANK_CUDA(r, cuStreamSynchronize(w.stream)) && RANK_CUDA(r, cuCtxSynchronize()) && healthy(r) && r->rank == 1)
+        right(r, &w);
+    work_close(&w);
+}
+
+static void test_phases(void **state)
+{
+    (void)state;
+    ranks_run(2, phases, NULL);
+}
+
 /* Rank `arg` aborts in the middle. */
 static void aborted(struct rank *r)
 {
@@ -264,6 +306,8 @@ int main(void)
     failed |= child("slow to host memory", SLOW, "push=400,d2h=20", "8", test_exchange);
     failed |= child("slow from host memory", SLOW, "push=400,h2d=20", "8", test_exchange);
     failed |= child("gates", USED, "push=100,h2d=100", "8", test_gates);
+    setenv("HOCCL_PAUSE", "5000", 1);
+    failed |= child("phases", USED, "push=100,h2d=100", "8", test_phases);
     failed |= child("aborted", USED, "push=100,d2h=100", "8", test_aborted);
     return failed;
 }
