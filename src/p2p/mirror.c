@@ -28,6 +28,20 @@ bool hoccl_mirror_news(const struct hoccl_mirror *m)
 
 /* ---- whether, and as whose ---------------------------------------------------------------------------------------- */
 
+/* What is parked here waits for copies of this process in any case, or nothing is. (A guest in this process would fare no better
+ * by itself.) */
+static bool may_copy(const struct hoccl_mirror *m, const struct hoccl_guest *g)
+{
+    if (!hoccl_parking_count() || g->peer->same_process)
+        return true;
+    for (const struct hoccl_list *l = m->running->next; l != m->running; l = l->next) {
+        const struct hoccl_flow *f = hoccl_entry(l, const struct hoccl_flow, link);
+        if (f->is_send && f->header.bytes)
+            return true;
+    }
+    return false;
+}
+
 /* A flow of ours in the collective that the guest's message is a part of; NULL if there is none under way. */
 static const struct hoccl_flow *companion(const struct hoccl_mirror *m, const struct hoccl_guest *g)
 {
@@ -40,23 +54,6 @@ static const struct hoccl_flow *companion(const struct hoccl_mirror *m, const st
             return f;
     }
     return NULL;
-}
-
-/* What is parked here waits for copies of this process in any case, or nothing is. (A guest in this process would fare no better
- * by itself.) And no foreground phase of ours holds it up. */
-static bool may_copy(const struct hoccl_mirror *m, const struct hoccl_guest *g)
-{
-    const struct hoccl_flow *ours = companion(m, g);
-    if (hoccl_hold_keeps(ours ? ours->hold : m->hold))
-        return false;
-    if (!hoccl_parking_count() || g->peer->same_process)
-        return true;
-    for (const struct hoccl_list *l = m->running->next; l != m->running; l = l->next) {
-        const struct hoccl_flow *f = hoccl_entry(l, const struct hoccl_flow, link);
-        if (f->is_send && f->header.bytes)
-            return true;
-    }
-    return false;
 }
 
 static void end(struct hoccl_guest *g, enum hoccl_reflection_status status)

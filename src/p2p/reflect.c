@@ -244,7 +244,6 @@ static HOCCL_Result fill(struct hoccl_flow *f, bool *moved)
         w->place[i].at = s->place[i].at;
         w->place[i].bytes = s->place[i].bytes;
         s->place[i].state = HOCCL_SELF_DRAINING;
-        m->since = m->filled == m->drained ? hoccl_now() : m->since;
         hoccl_publish(&w->ask.filled, ++m->filled);
         *moved = true;
     }
