@@ -29,7 +29,7 @@ struct row {
 
 /* WORD targets are read as int; every enum above has that size. */
 _Static_assert(sizeof(enum hoccl_gate_choice) == sizeof(int) && sizeof(enum hoccl_break) == sizeof(int) &&
-                   sizeof(enum hoccl_net_choice) == sizeof(int) && sizeof(enum hoccl_mirror_choice) == sizeof(int),
+                   sizeof(enum hoccl_net_choice) == sizeof(int),
                "enum is int");
 
 static const struct row table[] = {
@@ -66,8 +66,6 @@ static const struct row table[] = {
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
     {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse|no-flush|no-nudge",
      "for tests: break the executor, so that a test can show that it notices"},
-    {"HOCCL_TEST_MIRROR", WORD, (int *)&hoccl_settings.test_mirror, "auto", "auto|off|wait",
-     "for tests: no other rank pushes back what a rank sends to itself (off), or the two wait for each other (wait)"},
     {"HOCCL_TEST_NODE", TEXT, hoccl_settings.test_node, "", NULL,
      "for tests: ranks take themselves to be on several nodes, rank mod N (2) or in blocks (3+5)"},
 };

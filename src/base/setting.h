@@ -11,8 +11,6 @@ enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_PUSH, HOCC
 enum hoccl_break { HOCCL_BREAK_NOTHING, HOCCL_BREAK_LOCAL_COPY, HOCCL_BREAK_EARLY_FLAG, HOCCL_BREAK_EARLY_REUSE, HOCCL_BREAK_NO_FLUSH,
                    HOCCL_BREAK_NO_NUDGE };
 
-enum hoccl_mirror_choice { HOCCL_MIRROR_AUTO, HOCCL_MIRROR_OFF, HOCCL_MIRROR_WAIT };
-
 enum hoccl_net_choice { HOCCL_NET_AUTO, HOCCL_NET_VERBS, HOCCL_NET_TCP };
 
 #define HOCCL_SETTING_TEXT 1024 /* longest text, the final zero included */
@@ -36,7 +34,6 @@ struct hoccl_settings {
     char verbs[HOCCL_SETTING_TEXT];     /* HOCCL_VERBS: read by transport/verbs_setting.c */
     uint64_t first_sequence;    /* HOCCL_TEST_SEQUENCE */
     enum hoccl_break test_break; /* HOCCL_TEST_BREAK */
-    enum hoccl_mirror_choice test_mirror; /* HOCCL_TEST_MIRROR */
     char test_node[HOCCL_SETTING_TEXT]; /* HOCCL_TEST_NODE */
 };
 

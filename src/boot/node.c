@@ -3,8 +3,8 @@
  *
  *   rank r                                   rank s > r
  *   listens on its abstract name             connects to r's name (in r's card)
- *                                            ── hello{cookie of r, s} + gift, bell, parcel end ──▶
- *   knows the cookie: answers                ◀── hello{cookie of s, r} + gift, bell ──
+ *                                            ── hello{cookie of r, s} + gift, parcel end ──▶
+ *   knows the cookie: answers                ◀── hello{cookie of s, r} + gift ──
  *
  * Nobody waits inside connect: the listener's queue takes it, and every rank sends all its hellos before it waits for
  * any. Who sends no right cookie is closed and forgotten, so a stranger cannot stall the job. Abstract names leave no
@@ -38,7 +38,7 @@ struct hello {
     int32_t version;
 };
 
-#define HELLO_VERSION 2
+#define HELLO_VERSION 1
 
 static void read_line(const char *path, char *out, size_t bytes)
 {
@@ -159,19 +159,17 @@ void hoccl_listener_close(struct hoccl_listener *listener)
     listener->fd = -1;
 }
 
-/* The descriptors that travel with a hello: the gift and the bell, and from the caller one end of the parcel socket. */
+/* The descriptors that travel with a hello: the gift, and from the caller one end of the parcel socket. */
 struct handed {
-    int gift, bell, parcels; /* −1: none */
+    int gift, parcels; /* −1: none */
 };
 
-static const struct handed nothing = {-1, -1, -1};
+static const struct handed nothing = {-1, -1};
 
 static void drop(struct handed *h)
 {
     if (h->gift >= 0)
         close(h->gift);
-    if (h->bell >= 0)
-        close(h->bell);
     if (h->parcels >= 0)
         close(h->parcels);
     *h = nothing;
@@ -180,7 +178,7 @@ static void drop(struct handed *h)
 static bool send_hello(int fd, const struct hello *h, const struct handed *give)
 {
     char control[CMSG_SPACE(sizeof *give)] = {0};
-    size_t bytes = give->parcels < 0 ? offsetof(struct handed, parcels) : sizeof *give;
+    size_t bytes = give->parcels < 0 ? sizeof give->gift : sizeof *give;
     struct iovec v = {(void *)h, sizeof *h};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(bytes)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -204,7 +202,7 @@ static int take_hello(int fd, struct hello *h, struct handed *got)
     struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len <= CMSG_LEN(sizeof *got))
         memcpy(got, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
-    if (n == (ssize_t)sizeof *h && got->gift >= 0 && got->bell >= 0 && h->version == HELLO_VERSION)
+    if (n == (ssize_t)sizeof *h && got->gift >= 0 && h->version == HELLO_VERSION)
         return 1;
     drop(got);
     return -1;
@@ -217,7 +215,7 @@ struct meeting {
     const struct hoccl_node_card *cards;
     int rank, size;
     struct hello hello;
-    int gift, bell;
+    int gift;
     struct hoccl_link *links;
     bool *expected; /* ranks whose hello has not come yet */
     int missing;
@@ -229,7 +227,7 @@ struct meeting {
 static bool greet(struct meeting *m, int fd, int peer)
 {
     memcpy(m->hello.cookie, m->cards[peer].cookie, sizeof m->hello.cookie);
-    return send_hello(fd, &m->hello, &(struct handed){m->gift, m->bell, -1});
+    return send_hello(fd, &m->hello, &(struct handed){m->gift, -1});
 }
 
 /* The caller makes the parcel socket and gives the other end away. */
@@ -239,7 +237,7 @@ static bool greet_with_parcels(struct meeting *m, int fd, int peer)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
         return false;
     memcpy(m->hello.cookie, m->cards[peer].cookie, sizeof m->hello.cookie);
-    bool sent = send_hello(fd, &m->hello, &(struct handed){m->gift, m->bell, pair[1]});
+    bool sent = send_hello(fd, &m->hello, &(struct handed){m->gift, pair[1]});
     close(pair[1]);
     if (sent)
         m->links[peer].parcels = pair[0];
@@ -302,7 +300,6 @@ static void arrived(struct meeting *m, int peer, int fd, const struct handed *go
     l->local = true;
     l->fd = fd;
     l->gift = got->gift;
-    l->bell = got->bell;
     if (got->parcels >= 0)
         l->parcels = got->parcels;
     m->expected[peer] = false;
@@ -477,11 +474,9 @@ static void close_links(struct hoccl_link *links, int size)
             close(links[p].fd);
         if (links[p].gift >= 0)
             close(links[p].gift);
-        if (links[p].bell >= 0)
-            close(links[p].bell);
         if (links[p].parcels >= 0)
             close(links[p].parcels);
-        links[p].fd = links[p].gift = links[p].bell = links[p].parcels = -1;
+        links[p].fd = links[p].gift = links[p].parcels = -1;
     }
 }
 
@@ -524,18 +519,18 @@ void hoccl_node_disconnect(struct hoccl_link *links, int size)
 }
 
 HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *listener, const struct hoccl_node_card *cards,
-                                int gift, int bell, uint64_t timeout, struct hoccl_link *links)
+                                int gift, uint64_t timeout, struct hoccl_link *links)
 {
     int rank = boot->rank, size = boot->size;
     struct meeting m = {.boot = boot, .listener = listener, .cards = cards, .rank = rank, .size = size, .gift = gift,
-                        .bell = bell, .links = links};
+                        .links = links};
     HOCCL_Result r = HOCCL_SUCCESS;
     m.hello = (struct hello){.rank = rank, .version = HELLO_VERSION};
     m.expected = hoccl_alloc((size_t)size * sizeof *m.expected, "start-up");
     if (!m.expected)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < size; p++)
-        links[p] = (struct hoccl_link){.local = p == rank, .fd = -1, .gift = -1, .bell = -1, .parcels = -1};
+        links[p] = (struct hoccl_link){.local = p == rank, .fd = -1, .gift = -1, .parcels = -1};
     for (int p = 0; p < size && !r; p++) {
         if (p != rank && !strcmp(cards[p].boot_id, cards[rank].boot_id))
             r = call_peer(&m, p);

@@ -42,17 +42,17 @@ void hoccl_listener_close(struct hoccl_listener *listener);
 struct hoccl_link {
     bool local;             /* it answered: the same node */
     int fd;                 /* the open socket to it; −1 for this rank itself and for ranks elsewhere */
-    int gift, bell;         /* the descriptors it gave; the caller closes them, at the latest by hoccl_node_disconnect */
+    int gift;               /* the descriptor it gave; the caller closes it */
     int parcels;            /* a second socket, on which descriptors of memory travel (p2p/parcel.c); −1 as fd */
 };
 
-/* Collective among the ranks whose boot id is ours: connect to each, give the descriptors `gift` and
- * `bell`, take theirs.
+/* Collective among the ranks whose boot id is ours: connect to each, give the descriptor `gift`, take
+ * theirs.
  * cards: all `size` ranks'; links: size entries, filled. A rank that cannot be reached by the socket (another network
  * namespace) is not local. Waits at most `timeout` ns for ranks that have not come, naming them every 30 s; one that has
  * given up is noticed at once. On error everything is closed. */
 HOCCL_Result hoccl_node_connect(struct hoccl_boot *boot, struct hoccl_listener *listener, const struct hoccl_node_card *cards,
-                                int gift, int bell, uint64_t timeout, struct hoccl_link *links);
+                                int gift, uint64_t timeout, struct hoccl_link *links);
 void hoccl_node_disconnect(struct hoccl_link *links, int size);
 
 /* Has the process at the other end gone? Never blocks. */

@@ -259,8 +259,7 @@ static HOCCL_Result connect_node(struct opening *o)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < c->size; p++)
         nodes[p] = o->cards[p].node;
-    HOCCL_Result r = hoccl_node_connect(o->boot, &o->listener, nodes, c->board_fd, c->gpu->bell_fd,
-                                        hoccl_settings.init_timeout, c->links);
+    HOCCL_Result r = hoccl_node_connect(o->boot, &o->listener, nodes, c->board_fd, hoccl_settings.init_timeout, c->links);
     free(nodes);
     for (int p = 0; p < c->size && !r; p++)
         r = meet_peer(o, p);
@@ -352,7 +351,7 @@ static HOCCL_Result new_comm(const struct hoccl_boot *boot, struct hoccl_comm **
         return HOCCL_ERR_MEMORY;
     }
     for (int p = 0; p < c->size; p++)
-        c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1, .bell = -1, .parcels = -1};
+        c->links[p] = (struct hoccl_link){.fd = -1, .gift = -1, .parcels = -1};
     *comm = c;
     return HOCCL_SUCCESS;
 }
@@ -428,14 +427,10 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
 
 static HOCCL_Result attach(struct opening *o)
 {
-    struct hoccl_comm *c = o->comm;
     int local = 0;
-    for (int p = 0; p < c->size; p++)
-        local += c->links[p].local;
+    for (int p = 0; p < o->comm->size; p++)
+        local += o->comm->links[p].local;
     hoccl_patience_init(local);
-    c->mirror = (struct hoccl_mirror){.gpu = c->gpu, .board = c->board, .peers = c->peers, .rank = c->rank, .size = c->size,
-                                      .running = &c->running, .hold = &c->hold};
-    hoccl_mirror_init(&c->mirror);
     HOCCL_Result r = hoccl_proxy_attach(o->comm);
     o->attached = !r;
     return r;
@@ -489,26 +484,6 @@ static HOCCL_Result open_steps(struct opening *o)
     return meet_everyone(o);
 }
 
-/* The next rank of the node on another GPU that this one can reach, so that each does it for one where each has its own. */
-static void choose_mirror(struct hoccl_comm *c)
-{
-    struct hoccl_reflector *x = &c->reflector;
-    for (int step = 1; step < c->size && !x->peer; step++) {
-        int p = (c->rank + step) % c->size;
-        struct hoccl_peer *peer = &c->peers[p];
-        if (!c->links[p].local || peer->same_gpu || peer->closed || !hoccl_doorbell_map(c->links[p].bell, &x->bell))
-            continue;
-        x->words = &peer->board->ring[c->rank].reflection;
-        x->peer = peer;
-    }
-    for (int p = 0; p < c->size; p++) {
-        if (c->links[p].bell >= 0)
-            close(c->links[p].bell);
-        c->links[p].bell = -1;
-        c->peers[p].mirror = x->peer && c->peers[p].same_object ? x : NULL;
-    }
-}
-
 HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
 {
     struct opening o = {.boot = boot, .listener = {.fd = -1}};
@@ -517,7 +492,6 @@ HOCCL_Result hoccl_comm_open(struct hoccl_boot *boot, struct hoccl_comm **comm)
         return r;
     r = open_steps(&o);
     if (!r) {
-        choose_mirror(o.comm);
         hoccl_gpu_settle(o.comm->gpu);
         say_what_was_chosen(&o);
     }

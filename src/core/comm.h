@@ -6,7 +6,7 @@
 #include "base/list.h"
 #include "boot/boot.h"
 #include "core/abroad.h"
-#include "p2p/mirror.h"
+#include "p2p/flow.h"
 #include "sched/layout.h"
 #include "stream/handshake.h"
 
@@ -77,7 +77,6 @@ struct hoccl_comm {
     uint32_t unfinished;     /* ops posted and not freed */
     uint32_t abort;          /* 1: give everything up (any thread) */
     uint32_t finalized;      /* 1: takes no more operations (any thread) */
-    uint32_t parting;        /* 1: it is about to leave, and does nothing for others any more */
 
     /* Progress thread. */
     struct hoccl_list busy_streams; /* streams that hold an operation */
@@ -85,9 +84,6 @@ struct hoccl_comm {
     struct hoccl_list running;  /* flows */
     struct hoccl_list draining; /* ops of a failed communicator with something still moving */
     bool failed;                /* the failure has been carried out */
-    struct hoccl_mirror mirror; /* what this rank pushes back for others */
-    struct hoccl_reflector reflector; /* who does that for this one */
-    uint32_t parted;            /* 1: after `parting`, nothing is being done for others */
 
     /* The sticky error: whoever takes `failing` writes the text, then publishes `error`. */
     uint32_t failing;

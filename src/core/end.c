@@ -51,7 +51,6 @@ void hoccl_comm_free(struct hoccl_comm *c)
     if (c->board)
         leave_own_board(c);
     hoccl_device_leave(pushed);
-    hoccl_doorbell_unmap(c->reflector.bell);
     if (c->board_fd >= 0)
         close(c->board_fd);
     hoccl_comm_deregister_all(c);
@@ -132,24 +131,9 @@ HOCCL_Result hoccl_comm_wait(struct hoccl_comm *comm)
     return hoccl_comm_error(comm);
 }
 
-/* Others go on without us. */
-static HOCCL_Result part(struct hoccl_comm *comm)
-{
-    hoccl_publish(&comm->parting, 1);
-    hoccl_proxy_ring(comm);
-    while (!hoccl_observe(&comm->parted) && !hoccl_observe(&comm->error)) {
-        if (hoccl_observe(&comm->abort))
-            return hoccl_fail(HOCCL_ERR_PEER, "another thread has aborted the communicator");
-        hoccl_sleep(20 * HOCCL_US);
-    }
-    return hoccl_comm_error(comm);
-}
-
 HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
 {
     HOCCL_Result r = hoccl_comm_wait(comm);
-    if (!r)
-        r = part(comm);
     if (!r)
         return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_WHOLE);
     char text[HOCCL_ERROR_TEXT];

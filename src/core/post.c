@@ -30,9 +30,6 @@ static HOCCL_Result make_reachable(struct hoccl_request *q, bool looked)
     const struct hoccl_peer *p = &q->comm->peers[q->peer];
     if (p->far && !looked)
         q->memory.registered = hoccl_registry_look(q->comm->gpu->wire, &q->memory, q->address, q->header.bytes);
-    if (!q->is_send && p->same_object && !q->memory.host && hoccl_reflect_may(p->mirror, q->header.bytes) &&
-        hoccl_memory_reach(&q->comm->gpu->exports, false, &q->memory))
-        q->memory.kind = HOCCL_MEMORY_CLOSED; /* then nobody pushes it back */
     if (q->is_send || p->far || (p->same_gpu && !q->memory.host))
         return HOCCL_SUCCESS; /* by slots, whatever it is */
     return hoccl_memory_reach(&q->comm->gpu->exports, p->same_process, &q->memory);

@@ -240,10 +240,9 @@ static void drain(struct hoccl_comm *comm)
         hoccl_list_remove(l);
         free_op(comm, op);
     }
-    bool parted = hoccl_mirror_break(&comm->mirror);
-    if (quiet && parted)
+    if (quiet)
         hoccl_board_say_quiet(comm->board);
-    hoccl_publish(&comm->drained, hoccl_list_empty(&comm->draining) && parted ? 1 : 0);
+    hoccl_publish(&comm->drained, hoccl_list_empty(&comm->draining) ? 1 : 0);
 }
 
 /* ---- */
@@ -260,30 +259,17 @@ bool hoccl_comm_step(struct hoccl_comm *comm)
     bool moved = accept_new(comm);
     moved |= watch_streams(comm);
     moved |= run_flows(comm);
-    if (!hoccl_observe(&comm->parting))
-        moved |= hoccl_mirror_step(&comm->mirror);
-    else if (hoccl_mirror_break(&comm->mirror))
-        hoccl_publish(&comm->parted, 1);
     return moved;
-}
-
-/* Something for others, or that it shall end. */
-static bool asked(const struct hoccl_comm *comm)
-{
-    if (comm->failed)
-        return false;
-    return hoccl_observe(&comm->parting) ? !hoccl_peek(&comm->parted) : hoccl_mirror_news(&comm->mirror);
 }
 
 bool hoccl_comm_news(const struct hoccl_comm *comm)
 {
-    return hoccl_observe(&comm->inbox_full) || asked(comm) ||
-           (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort)));
+    return hoccl_observe(&comm->inbox_full) || (!comm->failed && (hoccl_observe(&comm->error) || hoccl_observe(&comm->abort)));
 }
 
 bool hoccl_comm_idle(const struct hoccl_comm *comm)
 {
-    if (hoccl_comm_news(comm) || !hoccl_abroad_idle(comm) || !hoccl_list_empty(&comm->mirror.guests))
+    if (hoccl_comm_news(comm) || !hoccl_abroad_idle(comm))
         return false;
     if (comm->failed)
         return hoccl_list_empty(&comm->draining);
@@ -340,15 +326,11 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
 void hoccl_comm_check_stuck(struct hoccl_comm *comm, uint64_t now)
 {
     const struct hoccl_flow *f = comm->failed ? NULL : waiting_flow(comm);
-    const struct hoccl_guest *guest = comm->failed || f ? NULL : hoccl_mirror_busy(&comm->mirror);
-    HOCCL_Result r = f || guest ? find_stuck(comm->gpu, now) : HOCCL_SUCCESS;
+    HOCCL_Result r = f ? find_stuck(comm->gpu, now) : HOCCL_SUCCESS;
     char name[160];
     if (!r)
         return;
-    if (guest)
-        hoccl_fail_context(r, "pushing back what rank %d sends to itself, %u chunks done", guest->peer->rank, guest->landed);
-    else
-        hoccl_fail_context(r, "%s, %llu of %llu bytes moved", hoccl_flow_name(f, name, sizeof name),
+    hoccl_fail_context(r, "%s, %llu of %llu bytes moved", hoccl_flow_name(f, name, sizeof name),
                        (unsigned long long)hoccl_flow_moved(f), (unsigned long long)f->header.bytes);
     hoccl_comm_fail(comm, r);
 }

@@ -118,11 +118,11 @@ static bool rest(struct hoccl_proxy *p, uint64_t *since)
             hoccl_sleep(NAP);
         return false;
     }
-    hoccl_doorbell_announce(p->gpu->bell);
+    hoccl_doorbell_announce(&p->gpu->bell);
     if (idle(p) && !wire_news(p))
-        hoccl_doorbell_sleep(p->gpu->bell, 0);
+        hoccl_doorbell_sleep(&p->gpu->bell, 0);
     else
-        hoccl_doorbell_cancel(p->gpu->bell);
+        hoccl_doorbell_cancel(&p->gpu->bell);
     return true;
 }
 
@@ -156,7 +156,7 @@ static void ask(struct hoccl_proxy *p, uint32_t request, struct hoccl_comm *comm
     p->asked = comm;
     hoccl_publish(&p->request, request);
     while (hoccl_observe(&p->request)) {
-        hoccl_doorbell_ring(p->gpu->bell);
+        hoccl_doorbell_ring(&p->gpu->bell);
         hoccl_sleep(10 * HOCCL_US);
     }
 }
@@ -181,7 +181,7 @@ static void close_proxy(struct hoccl_proxy *p)
 {
     p->gpu->proxy = NULL;
     hoccl_publish(&p->stop, 1);
-    hoccl_doorbell_ring(p->gpu->bell);
+    hoccl_doorbell_ring(&p->gpu->bell);
     pthread_join(p->thread, NULL);
     free(p);
 }
@@ -213,5 +213,5 @@ void hoccl_proxy_detach(struct hoccl_comm *comm)
 
 void hoccl_proxy_ring(struct hoccl_comm *comm)
 {
-    hoccl_doorbell_ring(comm->gpu->bell);
+    hoccl_doorbell_ring(&comm->gpu->bell);
 }

@@ -4,8 +4,7 @@
  *   party: a message           ─┐
  *   party: a message            ├─ equal shares ──▶ chunk by chunk ──▶ engine
  *   party: a collective        ─┘
- *          stage 0: flow, flow     lower stages first, where they are there in time, or are urgent; in a stage shares by size, so that
- *                                  its flows end together
+ *          stage 0: flow, flow     lower stages first; in a stage shares by size, so that its flows end together
  *          stage 1: flow
  *
  * A party that comes later begins at the present turn. A collective is one party, since all of it must have ended before
@@ -57,26 +56,10 @@ static struct hoccl_transfer *at(struct hoccl_list *link)
     return hoccl_entry(link, struct hoccl_transfer, link);
 }
 
-/* In front of the first of a party, with whose turn it goes on. */
-static void go_ahead(struct hoccl_transfer *first, struct hoccl_transfer *t)
-{
-    struct hoccl_list *place = first->link.next;
-    t->turn = first->turn;
-    hoccl_list_remove(&first->link);
-    hoccl_list_append(&t->behind, &first->link);
-    hoccl_list_move(&t->behind, &first->behind);
-    hoccl_list_append(place, &t->link);
-    hoccl_share_join(&t->part, t->bytes, 0);
-}
-
 /* Behind those of the same or a lower order. One that has that order of the first shares with it from now on. */
 static void line_up(struct hoccl_transfer *first, struct hoccl_transfer *t)
 {
     struct hoccl_list *l = first->behind.prev;
-    if (t->urgent && t->order < first->order) {
-        go_ahead(first, t);
-        return;
-    }
     while (l != &first->behind && at(l)->order > t->order)
         l = l->prev;
     hoccl_list_append(l->next, &t->link);

@@ -25,7 +25,6 @@ struct hoccl_transfer {
     struct hoccl_list behind; /* of the party's first: the others, by `order` */
     const void *party;        /* parties share the engine equally; NULL: a party of its own */
     uint32_t order;           /* in its party: lower ones first, equal ones share by their sizes */
-    bool urgent;              /* before those of a higher order that have begun, too */
     struct hoccl_hold *hold;  /* of its party: while it keeps, no chunk is given; NULL: none does */
     struct hoccl_share turn;  /* the party's place among parties, kept by its first */
     struct hoccl_share part;  /* its own place in its party */

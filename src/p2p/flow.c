@@ -450,10 +450,12 @@ void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
     if (flow->peer->far)
         hoccl_wired_cancel(flow);
-    if (flow->path == HOCCL_PATH_SELF)
-        hoccl_self_cancel(gpu, flow);
-    if ((flow->state != HOCCL_FLOW_MOVING && !flow->detour.open) || flow->path == HOCCL_PATH_SELF)
+    if (flow->state != HOCCL_FLOW_MOVING && !flow->detour.open)
         return;
+    if (flow->path == HOCCL_PATH_SELF) {
+        hoccl_self_cancel(gpu, flow);
+        return;
+    }
     for (int i = 0; i < HOCCL_FLOW_STAGES; i++)
         if (flow->transfer[i].link.next)
             hoccl_engine_cancel(engine_of(gpu, flow), &flow->transfer[i]);
@@ -476,14 +478,12 @@ static bool own_end_quiet(struct hoccl_gpu *gpu, struct hoccl_flow *f)
         return false;
     if (hoccl_observe(&f->dispatch.state) == HOCCL_DISPATCH_PENDING)
         return false;
-    if (f->path == HOCCL_PATH_SELF && !hoccl_self_quiet(f))
-        return false;
-    if (f->path == HOCCL_PATH_SELF)
-        hoccl_self_give_back(gpu, f);
     if (f->mapping)
         hoccl_mapping_put(&gpu->mappings, f->mapping);
     f->mapping = NULL;
     hoccl_detour_quiet(gpu, f);
+    if (f->path == HOCCL_PATH_SELF)
+        hoccl_self_give_back(f);
     return true;
 }
 

@@ -12,7 +12,6 @@
 #include "stream/hold.h"
 
 struct hoccl_far;
-struct hoccl_reflector;
 
 /* Another rank, or this one, as this one sees it. One of another node has `far` and no mailbox: its board is a mirror. */
 struct hoccl_peer {
@@ -24,7 +23,6 @@ struct hoccl_peer {
     bool same_gpu;     /* bound to our GPU (our own rank included) */
     bool same_object;  /* and in this process: it shares our GPU object */
     CUuuid uuid;       /* of its GPU */
-    struct hoccl_reflector *mirror; /* same_object: our own one, if there is another rank's GPU to push back from (mirror.h) */
     bool closed;       /* the driver says that our GPU cannot access its: everything between us is staged */
     struct hoccl_board *board; /* the peer's; ours if this is our own rank */
     size_t board_bytes;
@@ -44,7 +42,6 @@ struct hoccl_peer {
 /*   send:     WAITING ──grant of a range not known──▶ OFFERED ──descriptors sent──▶ OPENING, as next  (PUSH)
  *             WAITING ──grant──▶ OPENING ──mapping open──▶ MOVING ──all landed──▶ DONE           (PUSH)
  *             WAITING ──grant──▶ OPENING ──stages ready──▶ MOVING ──all landed──▶ DONE           (SELF)
- *                                   ◀──the mirror stops──┘
  *                       └──────▶ OFFERED ──receipt──▶ DONE                                       (PULL)
  *                                   └──slots given──▶ MOVING ──all drained──▶ DONE               (STAGED)
  *   receive:  WAITING ──slot of the ring free──▶ OFFERED ──answer──▶ DONE                        (PUSH)
@@ -94,35 +91,18 @@ struct hoccl_destination {
     uint64_t offset;
 };
 
-/* SELF (self.c): where chunks are on their way. STRAY: it will not be counted, whatever becomes of it. */
-enum hoccl_self_state { HOCCL_SELF_IDLE, HOCCL_SELF_FILLING, HOCCL_SELF_DRAINING, HOCCL_SELF_STRAY };
+/* SELF (self.c): where chunks are on their way. */
+enum hoccl_self_state { HOCCL_SELF_IDLE, HOCCL_SELF_FILLING, HOCCL_SELF_DRAINING };
 
 struct hoccl_self_place {
     enum hoccl_self_state state;
     uint16_t span;      /* slots it has; 0: none */
-    bool mirrored;      /* its slots are the mirror's */
     uint64_t at, bytes; /* of the chunk in the flow */
-};
-
-/* A flow's reflection (mirror.h, reflect.c):
- *   NONE ─begin─▶ ASKED ─ready, area mapped─▶ OPEN ─answered, or the mirror is gone─▶ OVER
- *                   └──────── answered, not to be had, quit ────────────────────────┘ */
-enum hoccl_reflected { HOCCL_REFLECTED_NONE, HOCCL_REFLECTED_ASKED, HOCCL_REFLECTED_OPEN, HOCCL_REFLECTED_OVER };
-
-struct hoccl_flow_reflection {
-    enum hoccl_reflected state;
-    uint32_t count, span, started, filled, drained; /* chunk c has place[c mod count] */
-    uint64_t since;       /* when it was asked for, or a chunk was last back, ns */
-    uint64_t looked;      /* when the mirror's link was last tested, ns */
-    CUdeviceptr base;     /* of the mirror's area */
-    uint16_t slot[HOCCL_MIRROR_PLACES];
 };
 
 struct hoccl_flow_self {
     CUdeviceptr to;
-    struct hoccl_flow_reflection mirror;
     struct hoccl_stage *stage[2]; /* on another GPU, in host memory; NULL: that route is not taken */
-    int hosts;                    /* places from here on are in host memory */
     uint64_t front, back;         /* between them are the bytes that no place has yet */
     uint64_t landed;              /* bytes that have arrived */
     struct hoccl_self_place place[HOCCL_FLOW_STAGES];
@@ -240,8 +220,7 @@ HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow 
 HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 void hoccl_self_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
-bool hoccl_self_quiet(const struct hoccl_flow *flow); /* nobody else moves anything of it */
-void hoccl_self_give_back(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+void hoccl_self_give_back(struct hoccl_flow *flow);
 /* The staging area must be usable here before the first copy: its state then, READY or FAILED in the end. FAILED: why. */
 uint32_t hoccl_staged_prepare(struct hoccl_gpu *gpu, struct hoccl_stage_view *view);
 HOCCL_Result hoccl_staged_not_had(const struct hoccl_flow *flow);

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define CLOSE_TIMEOUT (500 * HOCCL_MS)
 
@@ -73,16 +72,9 @@ static HOCCL_Result open_threads(struct hoccl_gpu *g)
     }
     hoccl_exports_open(&g->exports);
     for (int i = 0; i < HOCCL_GPU_STAGES; i++)
-        hoccl_stage_init_gpu(&g->stage[i], &g->device, other_gpu(&g->device, i), HOCCL_GPU_STAGE_SLOTS, &g->gate, &g->flags);
-    hoccl_stage_init_gpu(&g->mirror, &g->device, g->device.ordinal, HOCCL_MIRROR_SLOTS, &g->gate, &g->flags);
+        hoccl_stage_init_gpu(&g->stage[i], &g->device, other_gpu(&g->device, i), &g->gate, &g->flags);
     g->ready = true;
     return HOCCL_SUCCESS;
-}
-
-static void close_bell(struct hoccl_gpu *g)
-{
-    hoccl_doorbell_unmap(g->bell);
-    close(g->bell_fd);
 }
 
 static HOCCL_Result create(const struct hoccl_device *device, int turn, struct hoccl_gpu **gpu)
@@ -92,14 +84,8 @@ static HOCCL_Result create(const struct hoccl_device *device, int turn, struct h
         return HOCCL_ERR_MEMORY;
     g->device = *device;
     g->turn = turn;
-    HOCCL_Result r = hoccl_doorbell_make(&g->bell, &g->bell_fd);
+    HOCCL_Result r = open_memory(g);
     if (r) {
-        free(g);
-        return r;
-    }
-    r = open_memory(g);
-    if (r) {
-        close_bell(g);
         free(g);
         return r;
     }
@@ -215,7 +201,6 @@ static void free_memory(struct hoccl_gpu *g)
     if (!entered)
         hoccl_device_leave(pushed);
     hoccl_list_remove(&g->link);
-    close_bell(g);
     free(g);
 }
 
@@ -250,7 +235,6 @@ static HOCCL_Result close_locked(struct hoccl_gpu *g)
     hoccl_nudge_close(&g->nudge, &g->flags);
     for (int i = 0; i < HOCCL_GPU_STAGES; i++)
         hoccl_stage_close_gpu(&g->stage[i]);
-    hoccl_stage_close_gpu(&g->mirror);
     hoccl_exports_close(&g->exports);
     if (!hoccl_parking_quiet(free_unused, NULL))
         hoccl_log(HOCCL_LOG_INFO, "streams of this process still wait elsewhere: the GPU's flags are kept for later");

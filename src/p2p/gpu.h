@@ -34,11 +34,9 @@ struct hoccl_gpu {
     struct hoccl_exports exports;
     struct hoccl_stage stage[HOCCL_GPU_STAGES]; /* on other GPUs of this process: a peer can be on one of them; other = −1:
                                                    there is none */
-    struct hoccl_stage mirror; /* on this GPU: where others put what it reflects for them */
     uint64_t resumed; /* progress thread: when the process last ran again after it had been stopped, ns */
     struct hoccl_wire *wire; /* for ranks of other nodes; NULL: never needed. Set under the table's lock, then published */
-    struct hoccl_doorbell *bell; /* of the progress thread; other processes ring it too, who have its page by this descriptor: */
-    int bell_fd;
+    struct hoccl_doorbell bell; /* of the progress thread */
     void *proxy; /* core/proxy.c: the progress thread of this GPU's communicators */
 };
 

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x48434f42u /* "BOCH" */
-#define VERSION 6u
+#define VERSION 5u
 
 struct home {
     struct hoccl_list link;

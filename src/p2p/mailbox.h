@@ -15,7 +15,7 @@
  *                                             ◀──────────── offer ← its memory, tag ← n
  *   opens it, pulls the bytes; receipt.tag ← n ──────────▶
  *   SELF    both are on one GPU, and both ends in one process
- *                                                           copies them, by way of its own slots or with its mirror's help (self.c)
+ *                                                           copies them, by way of its own slots (self.c)
  *   STAGED  neither can be opened, or both are on one GPU, or a buffer is host memory; or a PULL's receiver cannot open it after all
  *                                             ◀──────────── offer ← (nothing to open), tag ← n
  *   receipt ← slots of the staging area, staged ← n ─────▶ copies chunk i into slot i mod k
@@ -26,7 +26,7 @@
  *   why it is not; the slot is free for n + 64
  *
  * Writers: `grant`, `grant_memory` and `receipt` the receiver, `offer`, `offer_memory` and `answer` the sender, `status`
- * the owner (but `knocks`); a reflection's are in reflection.h; each line has one writer (but the grant's tag, see HOCCL_GRANT_TAKEN), and its tag is published last. A
+ * the owner; each line has one writer (but the grant's tag, see HOCCL_GRANT_TAKEN), and its tag is published last. A
  * sender writes its lines for n only after it has seen the grant n, which the receiver publishes only after it has taken
  * the answer n − 64: so no line is written while the other end may still read it. Before the grant n is published the
  * receiver takes the tags of its receipt off n, and the sender its offer's before it takes the grant, and nobody reads the
@@ -36,7 +36,6 @@
 
 #include "base/atomic.h"
 #include "hoccl.h"
-#include "p2p/reflection.h"
 
 #include <stddef.h>
 
@@ -146,7 +145,6 @@ struct hoccl_board_status {
     uint32_t state; /* enum hoccl_board_state; published after the text */
     uint32_t quiet; /* 1: after FAILED or ABORTED, nothing of the owner's is moving into other ranks' memory any more */
     char text[HOCCL_STATUS_TEXT]; /* why, when FAILED */
-    uint32_t knocks; /* how often peers have asked for a reflection; each adds one */
 } __attribute__((aligned(HOCCL_CACHE_LINE)));
 
 /* What the owner has posted with one peer when it will post no more (HOCCL_Finalize, HOCCL_CommDestroy): a flow of the
@@ -159,7 +157,6 @@ struct hoccl_totals {
 
 struct hoccl_ring {
     struct hoccl_totals totals; /* owner */
-    struct hoccl_reflection reflection; /* asked for by the peer, done by the owner */
     struct hoccl_slot slot[HOCCL_SLOTS];
 };
 

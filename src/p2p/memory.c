@@ -163,10 +163,8 @@ HOCCL_Result hoccl_memory_reach(struct hoccl_exports *exports, bool same_process
 {
     HOCCL_Result r = HOCCL_SUCCESS;
     memory->kind = memory->host ? HOCCL_MEMORY_HOST : HOCCL_MEMORY_CLOSED;
-    if (memory->range) {
+    if (memory->range)
         memory->kind = HOCCL_MEMORY_RANGE;
-        memcpy(memory->handle.bytes, &memory->bytes, sizeof memory->bytes);
-    }
     if (!memory->legacy || memory->host)
         return r;
     if (same_process) {

@@ -18,7 +18,7 @@ struct hoccl_memory {
     uint64_t base;   /* of the allocation, or of the range's first segment */
     uint64_t bytes;  /* range: of all its segments */
     uint64_t offset; /* of the buffer in it */
-    struct hoccl_handle handle; /* kind IPC; RANGE: begins with the range's bytes */
+    struct hoccl_handle handle; /* kind IPC */
     uint64_t registered; /* for other nodes: number of the registration that the buffer lies in (registry.h); 0: none */
 };
 

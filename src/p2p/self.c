@@ -3,28 +3,22 @@
  * bytes leave it and come back, chunk by chunk, by two routes at once. The sender does all of it; to the receiver it looks
  * like a push.
  *
- *   from the front on:  buffer ──push──▶ a place on the mirror's GPU ──the mirror's push──▶ buffer     large chunks
- *                  or:  buffer ──push──▶ a place on another GPU ──pull──▶ buffer
- *   from the back on:   buffer ──D2H───▶ a place in host memory ──H2D───▶ buffer                       small ones
+ *   from the front on:  buffer ──push──▶ a place on another GPU ──pull──▶ buffer     large chunks
+ *   from the back on:   buffer ──D2H───▶ a place in host memory ──H2D───▶ buffer     small ones
  *
- * Push and pull of a process are one engine, and a GPU's pull takes the direction of the link in which its peer pushes, so while
- * the other direction has nothing to do both get half (measured: test/gpu/engines, raw_pairs). So a large message is pushed back by
- * another rank, the mirror (reflection.h), if there is one and it is ready in a moment; else, before that, and when the mirror
- * stops on the way, this rank pulls. D2H and H2D have engines of their own. How much goes which way settles itself, for whichever
- * route has a place free takes the next chunk, until the two meet.
+ * Push and pull of a process are one engine, and share the links with all that goes to peers; D2H and H2D have engines of
+ * their own (measured: test/gpu/engines). How much goes which way settles itself, for whichever route has a place free
+ * takes the next chunk, until the two meet.
  *
  *   place:  IDLE ──bytes are left, slots are free──▶ FILLING ──landed──▶ DRAINING ──landed──▶ IDLE
- *           with the mirror:  ··· FILLING ──landed──▶ DRAINING ──back──▶ IDLE
- *                             FILLING ──the mirror has stopped──▶ STRAY ──landed──▶ IDLE, its bytes taken by another one
  *   IDLE, no bytes left: its slots are given back
  *
  * Every arrow is the progress thread's. */
-#include "p2p/mirror.h"
+#include "p2p/flow.h"
 
 #include "base/error.h"
 
-#define BY_GPU 2                         /* the first so many places are for pulls, */
-#define MIRRORED HOCCL_MIRROR_PLACES     /* or, where a mirror is asked, so many for it; the others are in host memory */
+#define BY_GPU 2                         /* the first so many places; the others are in host memory */
 #define TWO_ROUTES ((uint64_t)128 << 20) /* fewer bytes go by one route (measured: 64 MiB are slower by two) */
 #define ROUND ((uint64_t)64 << 10)
 
@@ -43,26 +37,19 @@ static struct hoccl_stage *gpu_stage(struct hoccl_gpu *gpu)
     return NULL;
 }
 
-static bool mirrored(const struct hoccl_flow *f)
-{
-    return f->self.mirror.state == HOCCL_REFLECTED_OPEN;
-}
-
 /* The stages that the flow will use, ready; false: not yet. */
 static bool prepare(struct hoccl_gpu *gpu, struct hoccl_flow *f)
 {
     struct hoccl_flow_self *s = &f->self;
-    s->stage[0] = mirrored(f) ? NULL : gpu_stage(gpu);
+    s->stage[0] = gpu_stage(gpu);
     f->view = s->stage[0] ? &s->stage[0]->view : NULL;
     if (f->view && hoccl_staged_prepare(gpu, f->view) != HOCCL_STAGE_READY)
         return false;
-    bool one = s->stage[0] || mirrored(f), host = !one || (f->header.bytes >= TWO_ROUTES && may_use_host(gpu));
+    bool host = !s->stage[0] || (f->header.bytes >= TWO_ROUTES && may_use_host(gpu));
     s->stage[1] = host ? f->peer->stage : NULL;
-    if (!host)
-        return true;
-    f->view = &s->stage[1]->view;
+    f->view = host ? &s->stage[1]->view : f->view;
     uint32_t state = hoccl_staged_prepare(gpu, f->view);
-    if (state == HOCCL_STAGE_FAILED && one)
+    if (state == HOCCL_STAGE_FAILED && s->stage[0])
         s->stage[1] = NULL; /* one route will do */
     return state == HOCCL_STAGE_READY || state == HOCCL_STAGE_FAILED;
 }
@@ -77,53 +64,46 @@ static uint64_t gpu_chunk(const struct hoccl_flow *f)
     return n < most ? n : most;
 }
 
-static void give_place(struct hoccl_flow *f, int i)
-{
-    struct hoccl_self_place *p = &f->self.place[i];
-    if (p->span)
-        hoccl_stage_give(f->self.stage[i >= f->self.hosts], 1, p->span, &f->slot[i]);
-    p->span = 0;
-}
-
 static bool take_place(struct hoccl_flow *f, int i)
 {
     struct hoccl_self_place *p = &f->self.place[i];
-    struct hoccl_stage *stage = f->self.stage[i >= f->self.hosts];
-    bool host = i >= f->self.hosts;
+    struct hoccl_stage *stage = f->self.stage[i >= BY_GPU];
     unsigned span = 1;
-    if (!host && (mirrored(f) || i >= BY_GPU)) {
-        give_place(f, i);
-        return false;
-    }
     if (!stage || p->span)
         return p->span;
-    while (!host && span * hoccl_stage_slot_bytes(HOCCL_STAGE_GPU) < gpu_chunk(f))
+    while (i < BY_GPU && span * hoccl_stage_slot_bytes(HOCCL_STAGE_GPU) < gpu_chunk(f))
         span *= 2;
     for (; span && !p->span; span /= 2)
         p->span = hoccl_stage_take(stage, 1, span, &f->slot[i]) ? (uint16_t)span : 0;
     return p->span;
 }
 
-static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f, int i)
+static void give_place(struct hoccl_flow *f, int i)
 {
-    const struct hoccl_self_place *p = &f->self.place[i];
-    bool fills = p->state == HOCCL_SELF_FILLING || p->mirrored;
-    return &gpu->engine[i < f->self.hosts ? fills ? HOCCL_PUSH : HOCCL_PULL : fills ? HOCCL_D2H : HOCCL_H2D];
+    struct hoccl_self_place *p = &f->self.place[i];
+    if (p->span)
+        hoccl_stage_give(f->self.stage[i >= BY_GPU], 1, p->span, &f->slot[i]);
+    p->span = 0;
+}
+
+static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_self_place *p, int i)
+{
+    bool fills = p->state == HOCCL_SELF_FILLING;
+    return &gpu->engine[i < BY_GPU ? fills ? HOCCL_PUSH : HOCCL_PULL : fills ? HOCCL_D2H : HOCCL_H2D];
 }
 
 static void copy(struct hoccl_gpu *gpu, struct hoccl_flow *f, int i, enum hoccl_self_state state)
 {
     struct hoccl_self_place *p = &f->self.place[i];
-    const struct hoccl_stage_view *v = &f->self.stage[i >= f->self.hosts]->view;
+    const struct hoccl_stage_view *v = &f->self.stage[i >= BY_GPU]->view;
     CUdeviceptr at = hoccl_stage_base(v) + f->slot[i] * hoccl_stage_slot_bytes(v->kind);
     CUdeviceptr from = (CUdeviceptr)(uintptr_t)f->address + p->at, to = f->self.to + p->at;
     bool fills = state == HOCCL_SELF_FILLING;
     p->state = state;
-    p->mirrored = false;
     f->transfer[i] = (struct hoccl_transfer){.to = fills ? at : to, .from = fills ? from : at, .bytes = p->bytes, .order = f->order};
     f->transfer[i].hold = f->hold;
     f->transfer[i].party = f->header.kind == HOCCL_FLOW_SEND_RECV ? (const void *)f : f->op;
-    hoccl_engine_add(engine_of(gpu, f, i), &f->transfer[i]);
+    hoccl_engine_add(engine_of(gpu, p, i), &f->transfer[i]);
 }
 
 /* The next chunk of the route. From the back the bounds are those of whole slots, for the copies' sake; but never a single
@@ -132,7 +112,7 @@ static void take_bytes(struct hoccl_flow *f, int i)
 {
     struct hoccl_flow_self *s = &f->self;
     struct hoccl_self_place *p = &s->place[i];
-    uint64_t left = s->back - s->front, room = p->span * hoccl_stage_slot_bytes(s->stage[i >= f->self.hosts]->view.kind);
+    uint64_t left = s->back - s->front, room = p->span * hoccl_stage_slot_bytes(s->stage[i >= BY_GPU]->view.kind);
     if (i < BY_GPU) {
         uint64_t n = gpu_chunk(f);
         n = n < room ? n : room;
@@ -153,19 +133,13 @@ static HOCCL_Result step_place(struct hoccl_gpu *gpu, struct hoccl_flow *f, int 
     struct hoccl_flow_self *s = &f->self;
     struct hoccl_self_place *p = &s->place[i];
     char name[160];
-    if (p->state == HOCCL_SELF_STRAY) {
-        if (f->transfer[i].flight)
-            return HOCCL_SUCCESS;
-        p->state = HOCCL_SELF_IDLE;
-        *moved = true;
-    }
     if (p->state != HOCCL_SELF_IDLE) {
-        if (p->mirrored || !hoccl_transfer_complete(&f->transfer[i]))
+        if (!hoccl_transfer_complete(&f->transfer[i]))
             return HOCCL_SUCCESS;
         *moved = true;
         if (f->transfer[i].result)
             return hoccl_fail(HOCCL_ERR_DEVICE, "%s: copying by way of %s: %s", hoccl_flow_name(f, name, sizeof name),
-                              i < s->hosts ? "another GPU" : "host memory", hoccl_driver_error(f->transfer[i].result));
+                              i < BY_GPU ? "another GPU" : "host memory", hoccl_driver_error(f->transfer[i].result));
         if (p->state == HOCCL_SELF_FILLING) {
             copy(gpu, f, i, HOCCL_SELF_DRAINING);
             return HOCCL_SUCCESS;
@@ -188,48 +162,27 @@ HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
     const struct hoccl_grant *g = &hoccl_flow_slot(flow)->grant;
     flow->path = HOCCL_PATH_SELF;
     flow->state = HOCCL_FLOW_OPENING;
-    flow->self = (struct hoccl_flow_self){.to = g->base + g->offset, .back = flow->header.bytes, .hosts = BY_GPU};
-    hoccl_reflect_begin(gpu, flow);
-    if (flow->self.mirror.state == HOCCL_REFLECTED_ASKED)
-        flow->self.hosts = MIRRORED;
+    flow->self = (struct hoccl_flow_self){.to = g->base + g->offset, .back = flow->header.bytes};
     return hoccl_self_step(gpu, flow, moved);
-}
-
-static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
-{
-    if (hoccl_reflect_pending(f) || !prepare(gpu, f))
-        return hoccl_flow_check_peer(f);
-    if (!f->self.stage[0] && !mirrored(f) && hoccl_observe(&f->view->state) == HOCCL_STAGE_FAILED)
-        return hoccl_staged_not_had(f);
-    f->state = HOCCL_FLOW_MOVING;
-    *moved = true;
-    return HOCCL_SUCCESS;
-}
-
-/* What has been given up on the way may still be with the driver. */
-static bool all_here(const struct hoccl_flow *f)
-{
-    bool stray = false;
-    for (int i = 0; i < HOCCL_FLOW_STAGES; i++)
-        stray |= f->self.place[i].state != HOCCL_SELF_IDLE;
-    return f->self.landed == f->header.bytes && !stray && hoccl_observe(&f->dispatch.state) != HOCCL_DISPATCH_PENDING;
 }
 
 HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
-    bool before = mirrored(flow);
-    HOCCL_Result r = hoccl_reflect_step(gpu, flow, moved);
-    if (before && !mirrored(flow) && flow->self.front < flow->self.back)
-        flow->state = HOCCL_FLOW_OPENING; /* the other routes, all over */
-    if (!r && flow->state == HOCCL_FLOW_OPENING)
-        r = opening(gpu, flow, moved);
-    for (int i = 0; i < HOCCL_FLOW_STAGES && flow->state == HOCCL_FLOW_MOVING && !r; i++)
-        r = step_place(gpu, flow, i, moved);
-    if (r || flow->state != HOCCL_FLOW_MOVING)
-        return r;
-    if (!all_here(flow))
+    if (flow->state == HOCCL_FLOW_OPENING) {
+        if (!prepare(gpu, flow))
+            return hoccl_flow_check_peer(flow);
+        if (!flow->self.stage[0] && hoccl_observe(&flow->view->state) == HOCCL_STAGE_FAILED)
+            return hoccl_staged_not_had(flow);
+        flow->state = HOCCL_FLOW_MOVING;
+        *moved = true;
+    }
+    for (int i = 0; i < HOCCL_FLOW_STAGES; i++) {
+        HOCCL_Result r = step_place(gpu, flow, i, moved);
+        if (r)
+            return r;
+    }
+    if (flow->self.landed < flow->header.bytes)
         return hoccl_flow_check_peer(flow);
-    hoccl_reflect_close(gpu, flow);
     hoccl_flow_answer(flow, HOCCL_ANSWER_DONE);
     *moved = true;
     return HOCCL_SUCCESS;
@@ -239,17 +192,11 @@ void hoccl_self_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
     for (int i = 0; i < HOCCL_FLOW_STAGES; i++)
         if (flow->transfer[i].link.next)
-            hoccl_engine_cancel(engine_of(gpu, flow, i), &flow->transfer[i]);
+            hoccl_engine_cancel(engine_of(gpu, &flow->self.place[i], i), &flow->transfer[i]);
 }
 
-bool hoccl_self_quiet(const struct hoccl_flow *flow)
-{
-    return hoccl_reflect_quiet(flow);
-}
-
-void hoccl_self_give_back(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
+void hoccl_self_give_back(struct hoccl_flow *flow)
 {
     for (int i = 0; i < HOCCL_FLOW_STAGES; i++)
         give_place(flow, i);
-    hoccl_reflect_close(gpu, flow);
 }

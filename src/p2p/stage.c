@@ -23,13 +23,13 @@ void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd)
     };
 }
 
-void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other, unsigned slots,
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
                           const struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
 {
     *stage = (struct hoccl_stage){
         .view = {.kind = HOCCL_STAGE_GPU, .fd = -1, .device = device, .other = other, .gate = gate, .flags = flags,
-                 .bytes = slots * HOCCL_GPU_STAGE_BYTES},
-        .free = (1u << slots) - 1,
+                 .bytes = HOCCL_GPU_STAGE_SLOTS * HOCCL_GPU_STAGE_BYTES},
+        .free = (1u << HOCCL_GPU_STAGE_SLOTS) - 1,
     };
     if (other >= 0 && hoccl_driver.DeviceGetUuid(&stage->view.uuid, other))
         stage->view.other = -1;
@@ -77,10 +77,10 @@ static CUresult prepare_host(struct hoccl_stage_view *v)
     return r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : r;
 }
 
-/* Do bytes that are pushed there come back? (Within this GPU nothing is tried: SMs would copy.) */
+/* Do bytes that are pushed there come back? */
 static bool reached(const struct hoccl_stage_view *v)
 {
-    bool lost = v->other != v->device->ordinal && !hoccl_reach_confirm(v->device, v->gate, v->flags, v->memory.address);
+    bool lost = !hoccl_reach_confirm(v->device, v->gate, v->flags, v->memory.address);
     if (lost)
         hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "
                   "access it: host memory is used instead. An IOMMU or PCIe access control (ACS) may be in the way",

@@ -29,7 +29,7 @@ struct hoccl_stage_view {
     size_t bytes;
     int fd;             /* HOST, of the own board: where its memory is reserved; else −1 */
     const struct hoccl_device *device;
-    int other;          /* GPU: ordinal of the GPU it is on, the own one for reflections; −1: there is none */
+    int other;          /* GPU: ordinal of the GPU it is on; −1: there is none */
     CUuuid uuid;        /* GPU: that GPU's */
     const struct hoccl_gate *gate;   /* GPU: with the next one, to see whether bytes arrive there (reach.h) */
     struct hoccl_flag_pool *flags;
@@ -45,10 +45,9 @@ struct hoccl_stage {
 
 #define HOCCL_GPU_STAGE_BYTES ((size_t)4 << 20) /* a slot on a GPU: larger, for its engines are faster */
 #define HOCCL_GPU_STAGE_SLOTS 8
-#define HOCCL_MIRROR_SLOTS 16 /* on the own GPU, for reflections (reflection.h) */
 
 void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd);
-void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other, unsigned slots,
+void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
                           const struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 
 /* Take up to `most` runs of `span` slots (a power of two), by the first of each; the number taken, 0 if none is free. */

@@ -19,7 +19,7 @@ void (*hoccl_wire_watch)(const struct hoccl_flow *flow);
 static const struct hoccl_endpoint_wish *wish_of(struct hoccl_wire *w, struct hoccl_endpoint_wish *wish)
 {
     const char *nic = *w->place.nic ? w->place.nic : NULL;
-    *wish = (struct hoccl_endpoint_wish){.nic = nic, .cookie = "HOCCL endpoint", .bell = w->gpu->bell};
+    *wish = (struct hoccl_endpoint_wish){.nic = nic, .cookie = "HOCCL endpoint", .bell = &w->gpu->bell};
     return wish;
 }
 

@@ -2,7 +2,6 @@
 /* One counter for the process: the driver's limits know no communicator. */
 #include "stream/parking.h"
 
-#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -11,7 +10,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
-static int count; /* written under lock */
+static int count; /* under lock */
 
 static HOCCL_Result no_room(uint64_t timeout)
 {
@@ -32,17 +31,10 @@ HOCCL_Result hoccl_parking_enter(int n, uint64_t timeout, HOCCL_Result (*give_up
     pthread_mutex_lock(&lock);
     while (count + n > HOCCL_PARKED_MAX && !over && !(r = give_up ? give_up(arg) : HOCCL_SUCCESS))
         over = pthread_cond_timedwait(&released, &lock, &until);
-    if (!over && !r) {
-        *parked = count + n;
-        hoccl_publish(&count, count + n);
-    }
+    if (!over && !r)
+        *parked = count += n;
     pthread_mutex_unlock(&lock);
     return r || !over ? r : no_room(timeout);
-}
-
-int hoccl_parking_count(void)
-{
-    return hoccl_observe(&count);
 }
 
 void hoccl_parking_stir(void)
@@ -55,7 +47,7 @@ void hoccl_parking_stir(void)
 void hoccl_parking_leave(int n)
 {
     pthread_mutex_lock(&lock);
-    hoccl_publish(&count, count - n);
+    count -= n;
     pthread_cond_broadcast(&released);
     pthread_mutex_unlock(&lock);
 }

@@ -22,9 +22,6 @@ HOCCL_Result hoccl_parking_enter(int n, uint64_t timeout, HOCCL_Result (*give_up
 /* Those who wait for room ask their give_up again. */
 void hoccl_parking_stir(void);
 
-/* How many there are now. Never blocks for long. */
-int hoccl_parking_count(void);
-
 /* `n` streams have been released. Never blocks for long. */
 void hoccl_parking_leave(int n);
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's message to itself leaves its GPU and comes back by two routes at once, another GPU and host memory: every byte
  * arrives, none of them by SMs, and what each engine has moved adds up. A small one, and one where gates could stop copies
- * from host memory, goes by the other GPU alone; where gates stop pushes, by host memory alone. In a collective of several ranks
- * the next one pushes back what is large, and nobody pulls; one that has left does not, and then the rank pulls itself. */
+ * from host memory, goes by the other GPU alone; where gates stop pushes, by host memory alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -123,136 +122,6 @@ static void test_exchange(void **state)
     ranks_run(1, exchange, NULL);
 }
 
-/* ---- several ranks ------------------------------------------------------------------------------------------------ */
-
-enum { RANKS = 3 };
-#define PIECE (((size_t)17 << 20) + 5)
-#define CANARY 64
-
-static pthread_barrier_t all;
-
-static bool engine_bytes(struct rank *r, enum hoccl_emu_engine engine, uint64_t *bytes)
-{
-    CUresult (*call)(CUdevice, enum hoccl_emu_engine, uint64_t *, uint64_t *);
-    uint64_t ops;
-    *(void **)&call = dlsym(hoccl_cuda_driver(), "hocclEmuEngineCount");
-    return RANK_CUDA(r, call(r->rank, engine, &ops, bytes));
-}
-
-/* Where rank `from`'s piece for rank `to` has its pattern. */
-static size_t shift(int from, int to)
-{
-    return (size_t)(from * RANKS + to + 1) * 7919;
-}
-
-/* Pieces of bytes[to] to each rank, at multiples of PIECE, into the same places; every byte of the buffer is checked. */
-static void move_all(struct rank *r, struct work *w, const size_t bytes[RANKS], const size_t back[RANKS])
-{
-    size_t at[RANKS], wrong = 0;
-    HOCCL_Result error;
-    for (int p = 0; p < RANKS; p++)
-        at[p] = (size_t)p * PIECE;
-    for (int p = 0; p < RANKS; p++)
-        for (size_t i = 0; i < PIECE; i++)
-            w->host[at[p] + i] = pattern(i + shift(r->rank, p));
-    if (!RANK_CUDA(r, cuMemcpyHtoD(w->from, w->host, RANKS * PIECE)) ||
-        !RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, RANKS * PIECE + CANARY)) || !RANK_CUDA(r, cuCtxSynchronize()))
-        return;
-    pthread_barrier_wait(&all);
-    if (!RANK_OK(r, HOCCL_Alltoallv((const void *)w->from, bytes, at, (void *)(w->to + CANARY / 2), back, at, HOCCL_BYTE, r->comm,
-                                    w->stream)) ||
-        !RANK_CUDA(r, cuStreamSynchronize(w->stream)) || !RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)) || !RANK_OK(r, error))
-        return;
-    if (back[(r->rank + 1) % RANKS] < 100) { /* small: the others may be at work still */
-        RANK_OK(r, HOCCL_CommDestroy(r->comm));
-        r->comm = HOCCL_COMM_NULL;
-    }
-    if (!RANK_CUDA(r, cuMemcpyDtoH(w->host, w->to, RANKS * PIECE + CANARY)))
-        return;
-    for (size_t i = 0; i < RANKS * PIECE + CANARY; i++) {
-        size_t n = i - CANARY / 2, p = n / PIECE;
-        bool inside = i >= CANARY / 2 && p < RANKS && n % PIECE < back[p];
-        wrong += w->host[i] != (inside ? pattern(n % PIECE + shift((int)p, r->rank)) : 0x5a);
-    }
-    RANK_TRUE(r, wrong == 0);
-}
-
-static bool pieces_open(struct rank *r, struct work *w)
-{
-    w->host = malloc(RANKS * PIECE + CANARY);
-    return RANK_TRUE(r, w->host) && RANK_CUDA(r, cuMemAlloc(&w->from, RANKS * PIECE)) &&
-           RANK_CUDA(r, cuMemAlloc(&w->to, RANKS * PIECE + CANARY)) && RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING));
-}
-
-/* cuMemFree waits for every parked stream of the process, so first all ranks are done. */
-static void pieces_close(struct rank *r, struct work *w)
-{
-    pthread_barrier_wait(&all);
-    RANK_CUDA(r, cuStreamDestroy(w->stream));
-    RANK_CUDA(r, cuMemFree(w->from));
-    RANK_CUDA(r, cuMemFree(w->to));
-    free(w->host);
-}
-
-/* To each other rank, the own piece out, the neighbour's back. */
-static void reflected(struct rank *r)
-{
-    static const size_t bytes[RANKS] = {PIECE, PIECE, PIECE};
-    struct work w = {0};
-    uint64_t push[2], pull[2];
-    if (!pieces_open(r, &w))
-        return;
-    for (int i = 0; i < 3; i++) {
-        if (!engine_bytes(r, HOCCL_EMU_PUSH, &push[0]) || !engine_bytes(r, HOCCL_EMU_PULL, &pull[0]))
-            return;
-        move_all(r, &w, bytes, bytes);
-        pthread_barrier_wait(&all);
-        if (!engine_bytes(r, HOCCL_EMU_PUSH, &push[1]) || !engine_bytes(r, HOCCL_EMU_PULL, &pull[1]))
-            return;
-        RANK_TRUE(r, about(push[1] - push[0], (RANKS + 1) * PIECE));
-        RANK_TRUE(r, about(pull[1] - pull[0], 0));
-        pthread_barrier_wait(&all);
-    }
-    pieces_close(r, &w);
-}
-
-/* Only the first rank has something large for itself; the others have left before that is done. */
-static void uneven(struct rank *r)
-{
-    static const size_t large[RANKS] = {PIECE, 60, 60}, small[RANKS] = {60, 60, 60};
-    struct work w = {0};
-    if (!pieces_open(r, &w))
-        return;
-    move_all(r, &w, r->rank ? small : large, r->rank ? small : large);
-    pieces_close(r, &w);
-}
-
-static void test_reflected(void **state)
-{
-    (void)state;
-    ranks_run(RANKS, reflected, NULL);
-}
-
-static void test_uneven(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 3; i++)
-        ranks_run(RANKS, uneven, NULL);
-}
-
-static int child_of_several(const char *mirror, void (*test)(void **))
-{
-    const struct CMUnitTest tests[] = {{mirror, test, NULL, NULL, NULL}};
-    int status;
-    pid_t pid = fork();
-    if (!pid) {
-        setenv("HOCCL_TEST_MIRROR", mirror, 1);
-        pthread_barrier_init(&all, NULL, RANKS);
-        exit(cmocka_run_group_tests_name(mirror, tests, NULL, NULL));
-    }
-    return pid < 0 || waitpid(pid, &status, 0) != pid || status ? 1 : 0;
-}
-
 /* Settings are read once in a process. */
 static int child(int mode, const char *gate, const char *connections)
 {
@@ -271,11 +140,9 @@ static int child(int mode, const char *gate, const char *connections)
 int main(void)
 {
     setenv("HOCCL_DEVICE", "emu", 1);
-    ranks_environment(RANKS);
+    ranks_environment(2);
     int failed = child(BOTH, "auto", "32");
     failed |= child(GPU_ONLY, "h2d", "1");
     failed |= child(HOST_ONLY, "push", "1");
-    failed |= child_of_several("wait", test_reflected);
-    failed |= child_of_several("auto", test_uneven);
     return failed;
 }

@@ -288,39 +288,6 @@ static void test_party_comes_and_goes(void **state)
     free(b);
 }
 
-/* An urgent one goes before what its party is at, which goes on behind it; with the party's turn, so others lose nothing. */
-static void test_urgent(void **state)
-{
-    int party, other;
-    uint32_t last[4] = {0};
-    (void)state;
-    setenv("HOCCL_CHUNK", "1M", 1);
-    struct bench *b = bench_open(0);
-    struct hoccl_transfer t[4];
-    for (int i = 0; i < 4; i++) {
-        t[i] = transfer((uint64_t)i << 33, 20 * MIB);
-        t[i].party = i < 3 ? &party : &other;
-        t[i].order = (uint32_t)(3 - i);
-        t[i].urgent = i == 2;
-    }
-    hoccl_engine_add(&b->engine, &t[0]);
-    hoccl_engine_add(&b->engine, &t[1]);
-    hoccl_engine_add(&b->engine, &t[3]);
-    step(b);
-    assert_true(t[0].given > 0);
-    hoccl_engine_add(&b->engine, &t[2]);
-    assert_ptr_equal(t[2].behind.next, &t[0].link);
-    assert_ptr_equal(t[0].link.next, &t[1].link);
-    run_all(b);
-    for (int i = 0; i < 4; i++)
-        assert_true(hoccl_transfer_complete(&t[i]));
-    for (uint32_t i = 0; i < b->jobs; i++)
-        last[who(b, i)] = i;
-    assert_true(last[2] < last[0] && last[0] < last[1]);
-    assert_true(last[3] < last[0]); /* its share is a half all the time */
-    free(b);
-}
-
 /* HOCCL_SHARE: one chunk at a time, and a rest as long as the chunk took, at 50. */
 static void test_share(void **state)
 {
@@ -483,7 +450,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),    cmocka_unit_test(test_not_too_early), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_small_beside_huge), cmocka_unit_test(test_company), cmocka_unit_test(test_slow_engine),
-        cmocka_unit_test(test_stages),   cmocka_unit_test(test_party_comes_and_goes), cmocka_unit_test(test_urgent), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_stages),   cmocka_unit_test(test_party_comes_and_goes), cmocka_unit_test(test_share),
         cmocka_unit_test(test_window_and_wrap),
         cmocka_unit_test(test_refusal_and_cancel), cmocka_unit_test(test_stalled), cmocka_unit_test(test_full_ring),
         cmocka_unit_test(test_slots),
