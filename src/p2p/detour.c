@@ -13,6 +13,7 @@
 #define EACH ((uint64_t)25 * HOCCL_US) /* a MiB, until it has been seen: 40 GB/s */
 #define LARGE_PLAN (8 * MIB)           /* from there on chunks of two slots: 42 GB/s instead of 37 */
 #define PLACES 4u
+#define SELF_QUIET (200 * HOCCL_US)    /* behind the last step of a message to oneself */
 #define ROUND ((uint64_t)64 << 10)
 #define SAID (1u << 30)
 
@@ -73,10 +74,17 @@ static uint64_t even_share(const struct hoccl_gpu *gpu, uint64_t bytes)
     return mib * MIB < bytes / 4 ? mib * MIB : bytes / 4;
 }
 
+/* Others go from step to step by flags that take the same wire. */
+static bool disturbs(const struct hoccl_gpu *gpu)
+{
+    uint64_t now = hoccl_now();
+    return hoccl_pace_company(&gpu->engine[HOCCL_PUSH].pace, now) || (gpu->self_at && now < gpu->self_at + SELF_QUIET);
+}
+
 static bool possible(struct hoccl_gpu *gpu, struct hoccl_flow *f)
 {
     bool asked = hoccl_peek(&hoccl_flow_slot(f)->offer.tag) == f->number; /* for descriptors: the offer is used */
-    if (!hoccl_settings.detour || f->header.bytes < LEAST || asked || hoccl_pace_company(&gpu->engine[HOCCL_PUSH].pace, hoccl_now()))
+    if (!hoccl_settings.detour || f->header.bytes < LEAST || asked || disturbs(gpu))
         return false;
     f->view = &f->peer->view;
     return hoccl_staged_prepare(gpu, f->view) == HOCCL_STAGE_READY;
@@ -147,6 +155,8 @@ HOCCL_Result hoccl_detour_send_step(struct hoccl_gpu *gpu, struct hoccl_flow *fl
     HOCCL_Result r = land(flow, moved);
     if (d->landed != landed)
         hoccl_publish(&s->offer.filled, d->landed);
+    if (disturbs(gpu))
+        d->most = d->started;
     while (!r && !d->closed && d->started < d->most && d->started - d->drained < flow->slots) {
         start_chunk(gpu, flow);
         *moved = true;

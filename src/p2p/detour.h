@@ -18,7 +18,7 @@
  * that, the push takes over what it has left; if no slots come, all.
  *
  * Flags and words to the CPU share the wire to host memory: where somebody else has had to wait for the push engine of late (pace.h),
- * and so messages are small beside large ones, there is no detour.
+ * and so messages are small beside large ones, or a message to oneself is under way (self.c), there is no detour.
  *
  * A gate of H2D copies (gate.h) may stop H2D copies while a stream waits behind one, perhaps for this flow. So no H2D copy of a
  * detour is given while such a turn is out, and none is posted while such a copy is out (hoccl_gate_bar): the receiver then

@@ -29,6 +29,7 @@ struct hoccl_gpu {
     struct hoccl_submitter submitter;
     struct hoccl_engine engine[HOCCL_DIRECTIONS];
     struct hoccl_nudge nudge;
+    uint64_t self_at;     /* progress thread: when a message to oneself was last stepped, ns */
     uint64_t detour_each; /* progress thread: ns that a MiB by way of host memory took of late; 0: not seen (detour.h) */
     struct hoccl_mappings mappings;
     struct hoccl_exports exports;

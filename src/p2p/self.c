@@ -16,6 +16,7 @@
  * Every arrow is the progress thread's. */
 #include "p2p/flow.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 
 #define BY_GPU 2                         /* the first so many places; the others are in host memory */
@@ -168,6 +169,7 @@ HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
 
 HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
+    gpu->self_at = hoccl_now();
     if (flow->state == HOCCL_FLOW_OPENING) {
         if (!prepare(gpu, flow))
             return hoccl_flow_check_peer(flow);
