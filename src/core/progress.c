@@ -311,7 +311,7 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): another thread "
                           "of this process sits in cudaFree, cudaFreeHost or a module load behind a stream that waits; the streams "
                           "have been released", limit);
-    if (g->gate.kind == HOCCL_GATE_H2D && stalled(g, HOCCL_H2D, now))
+    if (g->gate.kind == HOCCL_GATE_H2D && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_H2D, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or HOCCL_GATE=push, or use memory that can be opened by other processes",

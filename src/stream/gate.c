@@ -17,7 +17,7 @@
 #define TABLE_BYTES (WORDS * sizeof(uint32_t))
 #define SCRATCH TABLE_BYTES
 #define GATE_BYTES 64
-#define PASSING_MOST HOCCL_S /* the longest that copies which passed are waited for: then the driver is stuck */
+#define PASSING_MOST (50 * HOCCL_MS) /* copies which passed are waited for: longer ones are with the driver, in front of the gate */
 #define MANY 32 /* channels: more than streams can be parked */
 
 int hoccl_gate_channels(void)
@@ -129,7 +129,7 @@ void hoccl_gate_unbar(struct hoccl_gate *gate)
     hoccl_fetch_add(&gate->gated, -1u);
 }
 
-bool hoccl_gate_barred(struct hoccl_gate *gate)
+bool hoccl_gate_barred(const struct hoccl_gate *gate)
 {
     return hoccl_observe(&gate->gated) != 0;
 }

@@ -55,7 +55,7 @@ void hoccl_gate_bar(struct hoccl_gate *gate);
 void hoccl_gate_unbar(struct hoccl_gate *gate);
 
 /* Progress thread: are gated turns out? Count a copy, if none is; n copies have landed. */
-bool hoccl_gate_barred(struct hoccl_gate *gate);
+bool hoccl_gate_barred(const struct hoccl_gate *gate);
 bool hoccl_gate_pass(struct hoccl_gate *gate);
 void hoccl_gate_land(struct hoccl_gate *gate, uint32_t n);
 
