@@ -33,7 +33,7 @@ static void lay_out(void)
         rall += rcounts[p];
     }
     OK(cuMemAlloc(&out, all + 1));
-    OK(cuMemAlloc(&in, rall + 1));
+    OK(cuMemAlloc(&in, rall + MOST));
     NEED(host = malloc(all + rall + 1));
 }
 
@@ -84,9 +84,14 @@ static void survive(int who)
 {
     HOCCL_Request q;
     struct timespec begun, now;
-    OK(init(&q)); /* all are there */
-    if (rank == who)
+    OK(init(&q));
+    OK(HOCCL_AllGather((void *)out, (void *)in, 1, HOCCL_BYTE, comm, stream));
+    HOCCL_Result started = rank_wait(); /* who has a byte from all knows that all have come so far */
+    if (rank == who) {
+        OK(started);
+        usleep(300000);
         kill(getpid(), SIGKILL);
+    }
     clock_gettime(CLOCK_MONOTONIC, &begun);
     NEED(init(&q) != HOCCL_SUCCESS);
     clock_gettime(CLOCK_MONOTONIC, &now);
