@@ -17,4 +17,7 @@ HOCCL_EMU_LOOK_MS=1000000 HOCCL_TEST_BREAK=nothing pass 60 2 "$examples/sendrecv
 echo "== without a nudge, not to end"
 HOCCL_EMU_LOOK_MS=1000000 HOCCL_TEST_BREAK=no-nudge job 5 2 "$examples/sendrecv_perf" -b 1K -e 1K -n 100 -c 1
 [ $? = 124 ] || complain "it ended without anything that made the GPU look"
+processes | while read -r pid _; do # mpirun, asked to end, may leave a rank that hangs
+    kill -9 "$pid"
+done
 finish
