@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x48434f42u /* "BOCH" */
-#define VERSION 5u
+#define VERSION 6u
 
 struct home {
     struct hoccl_list link;

@@ -13,7 +13,7 @@
  * pile up in it. So none is given while HOCCL_NUDGES are not yet seen. Waits behind a gate are in the gate's class of channels,
  * where this changes nothing: they get none.
  *
- * Writers: `seen` the GPU; `given` the progress thread. */
+ * Writers: `seen` the GPU (at the opening, before it, who opens); `given` the progress thread. */
 #ifndef HOCCL_P2P_NUDGE_H
 #define HOCCL_P2P_NUDGE_H
 

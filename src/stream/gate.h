@@ -49,7 +49,7 @@ void hoccl_gate_close(struct hoccl_gate *gate, struct hoccl_flag_pool *flags);
 HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_device *device, int other, bool settled);
 
 /* Gated turns and H2D copies that are not to stand behind gates keep off each other: whoever counts itself first is first.
- * Calling thread, before it enqueues a gated turn: count it; wait (microseconds) for such copies to land, if the gate is theirs.
+ * Calling thread, before it enqueues a gated turn: count it; wait (microseconds, at most 50 ms) for such copies to land, if the gate is theirs.
  * Progress thread: a gated turn has been released. */
 void hoccl_gate_bar(struct hoccl_gate *gate);
 void hoccl_gate_unbar(struct hoccl_gate *gate);

@@ -167,12 +167,18 @@ static bool await_detour(struct rank *r, uint64_t before)
     return RANK_TRUE(r, !"bytes go aside");
 }
 
+/* The first message finds the places not ready; what rank 0's GPU has moved by then. */
+static bool ready(struct rank *r, struct work *w, struct moved *before)
+{
+    return work_open(r, w) && swap(r, w) && right(r, w) && count(r, 0, before) && meet(r, w);
+}
+
 /* From rank 0 to 1. While it is under way rank 1 waits on many more streams for what is sent behind it. */
 static void gates(struct rank *r)
 {
     struct work w = {0};
     struct moved a;
-    if (!work_open(r, &w) || !swap(r, &w) || !right(r, &w) || !count(r, 0, &a) || !meet(r, &w))
+    if (!ready(r, &w, &a))
         return;
     if (r->rank == 0) {
         if (!RANK_OK(r, HOCCL_Send((void *)w.from, LARGE, HOCCL_BYTE, 1, r->comm, w.stream)) ||
@@ -209,7 +215,7 @@ static void phases(struct rank *r)
 {
     struct work w = {0};
     struct moved a;
-    if (!work_open(r, &w) || !swap(r, &w) || !right(r, &w) || !count(r, 0, &a) || !meet(r, &w))
+    if (!ready(r, &w, &a))
         return;
     if (r->rank == 0) {
         RANK_OK(r, HOCCL_Send((void *)w.from, LARGE, HOCCL_BYTE, 1, r->comm, w.stream));
@@ -243,7 +249,7 @@ static void aborted(struct rank *r)
     struct work w = {0};
     struct moved a;
     HOCCL_Result error = HOCCL_SUCCESS;
-    if (!work_open(r, &w) || !swap(r, &w) || !right(r, &w) || !count(r, 0, &a) || !meet(r, &w))
+    if (!ready(r, &w, &a))
         return;
     if (!RANK_OK(r, r->rank ? HOCCL_Recv((void *)w.to, LARGE, HOCCL_BYTE, 0, r->comm, w.stream)
                             : HOCCL_Send((void *)w.from, LARGE, HOCCL_BYTE, 1, r->comm, w.stream)) ||
