@@ -140,3 +140,37 @@ hosts_down() {
     rm -rf "$HOSTS_DIR"
     return "$status"
 }
+
+# ---- what the tests over hosts share ------------------------------------------------------------------------------
+
+bad=0
+
+complain() {
+    echo "FAIL: $*"
+    bad=1
+}
+
+# Where no hosts can be made the test is skipped.
+hosts_needed() {
+    local why
+    why=$(hosts_possible) && return
+    echo "SKIP: $why"
+    exit 77
+}
+
+# hosts_cases CASE…: each is a function case_CASE; then the end of the test.
+hosts_cases() {
+    local name begin
+    for name in "$@"; do
+        echo "== $name"
+        begin=$SECONDS
+        "case_$name"
+        echo "   $((SECONDS - begin)) s"
+    done
+    hosts_finish
+}
+
+hosts_finish() {
+    [ $bad = 0 ] && echo "all right"
+    exit $bad
+}

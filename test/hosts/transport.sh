@@ -8,19 +8,11 @@ set -u
 : "${top_builddir:?}" "${top_srcdir:?}"
 # shellcheck source=test/hosts/hosts.sh
 . "$top_srcdir/test/hosts/hosts.sh"
-if ! why=$(hosts_possible); then
-    echo "SKIP: $why"
-    exit 77
-fi
+hosts_needed
 traffic=$(cd "$top_builddir" && pwd)/test/hosts/traffic
 # Of either family: whichever answers first.
 eth0_1='\(10.77.0.11\|.fd77::11.\)' eth0_2='\(10.77.0.12\|.fd77::12.\)'
-bad=0 folder='' number=0 pids=()
-
-complain() {
-    echo "FAIL: $*"
-    bad=1
-}
+folder='' number=0 pids=()
 
 # A fresh folder for the ranks of a case.
 fresh() {
@@ -309,12 +301,5 @@ case_stopped() {
 all="two three mpirun six_only small_mtu slow decoys another_process wrong_name named firewall ports_taken link_down
 own_link_down blackhole killed stopped"
 hosts_up 3 || exit 1
-# shellcheck disable=SC2048 # words
-for case in ${*:-$all}; do
-    echo "== $case"
-    begin=$SECONDS
-    "case_$case"
-    echo "   $((SECONDS - begin)) s"
-done
-[ $bad = 0 ] && echo "all right"
-exit $bad
+# shellcheck disable=SC2048,SC2086 # words
+hosts_cases ${*:-$all}

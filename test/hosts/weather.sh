@@ -11,18 +11,10 @@ set -u
 : "${top_builddir:?}" "${top_srcdir:?}"
 # shellcheck source=test/hosts/hosts.sh
 . "$top_srcdir/test/hosts/hosts.sh"
-if ! why=$(hosts_possible); then
-    echo "SKIP: $why"
-    exit 77
-fi
+hosts_needed
 programs=$(cd "$top_builddir" && pwd)
 export HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=2 HOCCL_NIC=eth1 HOCCL_TIMEOUT=6 HOCCL_INIT_TIMEOUT=8
-bad=0 runner=''
-
-complain() {
-    echo "FAIL: $*"
-    bad=1
-}
+runner=''
 
 # job PROGRAM…: of one rank a host; the end of one is not the other's, so mpirun's status says only that it ran.
 job() {
@@ -186,12 +178,5 @@ hosts_in head ip link add br1 type bridge
 hosts_in head ip link set br1 up
 for i in 1 2; do hosts_cable "node$i" eth1 br1 "data$i" "10.78.0.1$i/24" || exit 1; done
 all="link_down small_mtu slow wrong_name decoys scanners${LONG_TESTS:+ blackhole firewall}"
-# shellcheck disable=SC2048 # words
-for case in ${*:-$all}; do
-    echo "== $case"
-    begin=$SECONDS
-    "case_$case"
-    echo "   $((SECONDS - begin)) s"
-done
-[ $bad = 0 ] && echo "all right"
-exit $bad
+# shellcheck disable=SC2048,SC2086 # words
+hosts_cases ${*:-$all}
