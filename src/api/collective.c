@@ -23,6 +23,7 @@
 #include "api/group.h"
 #include "api/overlap.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "sched/rotate.h"
 
 /* One collective's arguments. */
@@ -175,6 +176,15 @@ static HOCCL_Result go_abroad(struct making *m, const struct hoccl_layout *l)
     return r;
 }
 
+/* The place, among the ranks of a node, of the one that this rank sends to, or receives from, in a step of 1 … size − 1. A test's
+ * fault: every rank turns to the same one, so that its link takes what all the others push. */
+static int turn(int own, int step, int size, bool is_send)
+{
+    if (hoccl_settings.test_break == HOCCL_BREAK_NO_ROTATION)
+        return step - (step <= own);
+    return (is_send ? own + step : own - step + size) % size;
+}
+
 /* One node: the peers in turn. Several: first those on other nodes by the planner's stages, then those on this one. */
 static HOCCL_Result rotate(struct making *m)
 {
@@ -185,7 +195,7 @@ static HOCCL_Result rotate(struct making *m)
     if (!r && l)
         r = m->what->same ? pass_on(m, l) : go_abroad(m, l);
     for (int step = 1; step < size && !r; step++) {
-        int from = (own - step + size) % size, to = (own + step) % size;
+        int from = turn(own, step, size, false), to = turn(own, step, size, true);
         r = add_step(m, member ? member[from] : from, member ? member[to] : to);
     }
     return r;

@@ -11,6 +11,8 @@ HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/hello" --size 4M
 HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
 HOCCL_TEST_BREAK=early-reuse must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
 HOCCL_TEST_BREAK=nothing pass 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
+HOCCL_TEST_BREAK=no-rotation must_fail 'does not begin with the rank behind it' 60 1 "$top_builddir/test/conform/rotation"
+HOCCL_TEST_BREAK=no-rotation pass 60 4 "$examples/alltoall_perf" -b 1 -e 1M -f 37 -n 2 -c 2
 
 # A GPU that looks at a stream's flag only when something else happens there: each release has to see to that.
 HOCCL_EMU_LOOK_MS=1000000 HOCCL_TEST_BREAK=nothing pass 60 2 "$examples/sendrecv_perf" -b 1K -e 1K -n 100 -c 1
