@@ -19,7 +19,7 @@ static const char usage[] =
     "  -c, --check N          checked operations of each size (1), 0 for none\n"
     "  -R, --register KIND    buffers: 0 plain (0), 1 registered, 2 of HOCCL_MemAlloc\n"
     "  -g, --ngpus N          N ranks as threads of one process, without mpirun\n"
-    "  -J, --json FILE        write the table as JSON too\n"
+    "  -J, --json FILE        write the table as JSON too, with the bytes that each rank (row) sends to each\n"
     "      --raw              also time plain copies of what a rank moves, from rank 0's GPU to another\n"
     "      --launch           also time how long the calling thread takes to enqueue one operation\n";
 
@@ -138,6 +138,25 @@ double bench_largest(const struct bench *bench, double value)
         value = other > value ? other : value;
     }
     return value;
+}
+
+/* What every rank sends to every other in an operation of the present layout, at every rank. */
+static uint64_t *gather_traffic(const struct bench *bench)
+{
+    size_t ranks = (size_t)bench->job.size, own = (size_t)bench->job.rank * ranks;
+    uint64_t *all = calloc(ranks * ranks, sizeof *all);
+
+    if (!all)
+        fail("no memory for the traffic of %zu ranks", ranks);
+    for (size_t peer = 0; peer < ranks; peer++)
+        all[own + peer] = bench->layout.send[peer];
+    copy_in(bench->rows + own * sizeof *all, all + own, ranks * sizeof *all);
+    check_hoccl(HOCCL_AllGather((const void *)(bench->rows + own * sizeof *all), (void *)bench->rows, ranks,
+                                HOCCL_UINT64, bench->job.comm, bench->stream),
+                "HOCCL_AllGather");
+    finish(bench);
+    check_cuda(cuMemcpyDtoH(all, bench->rows, ranks * ranks * sizeof *all), "cuMemcpyDtoH");
+    return all;
 }
 
 /* ---- Measuring ---- */
@@ -400,6 +419,9 @@ static void bench_open(struct bench *bench)
     buffer_new(bench, &bench->in, bench->in_bytes, &bench->handles[1]);
     check_cuda(cuMemAllocHost((void **)&bench->seen, bench->in_bytes), "cuMemAllocHost");
     check_cuda(cuMemAlloc(&bench->times, (size_t)bench->job.size * sizeof(double)), "cuMemAlloc");
+    if (bench->options.json)
+        check_cuda(cuMemAlloc(&bench->rows, (size_t)bench->job.size * (size_t)bench->job.size * sizeof(uint64_t)),
+                   "cuMemAlloc");
 }
 
 static void bench_close(struct bench *bench)
@@ -408,6 +430,8 @@ static void bench_close(struct bench *bench)
     buffer_free(bench, bench->out, bench->handles[0]);
     buffer_free(bench, bench->in, bench->handles[1]);
     check_cuda(cuMemFree(bench->times), "cuMemFree");
+    if (bench->rows)
+        check_cuda(cuMemFree(bench->rows), "cuMemFree");
     check_cuda(cuMemFreeHost(bench->seen), "cuMemFreeHost");
     free(bench->launches);
     free(bench->layout.send_at);
@@ -431,6 +455,8 @@ static struct row run_size(struct bench *bench, size_t bytes, const struct peer 
         row.in_place = measure(bench, true);
     if (bench->options.raw)
         row.raw_seconds = time_copies(bench, peer);
+    if (bench->options.json)
+        row.traffic = gather_traffic(bench);
     return row;
 }
 
@@ -455,6 +481,7 @@ static bool run(struct bench *bench)
         wrong += row.out_of_place.wrong + row.in_place.wrong;
         if (table)
             table_row(table, &row);
+        free(row.traffic);
         if (bytes == 0 && options->step_factor)
             break;
     }

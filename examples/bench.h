@@ -36,6 +36,7 @@ struct bench {
     struct options options;
     CUstream stream;
     CUdeviceptr out, in, times; /* times: a double for each rank */
+    CUdeviceptr rows;           /* for JSON: what every rank sends to every other, uint64_t */
     size_t out_bytes, in_bytes;
     void *handles[2];    /* of their registrations, or NULL */
     unsigned char *seen; /* pinned: what was received, and what stands behind it */
@@ -74,6 +75,7 @@ struct row {
     size_t bytes, count, bus_bytes;
     struct result out_of_place, in_place;
     double raw_seconds;
+    uint64_t *traffic; /* for JSON: bytes from each rank (row) to each (column); else NULL */
 };
 
 int bench_main(const struct bench_program *program, int argc, char **argv);

@@ -2,6 +2,7 @@
 /* The benchmarks' table, as text in the shape of nccl-tests and as JSON. */
 #include "bench.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +69,25 @@ static void add_result(const struct bench *bench, json_t *object, const struct r
     }
 }
 
+/* A line of numbers for each rank, as hoccl-plan reads them. */
+static json_t *traffic_lines(const uint64_t *traffic, int ranks)
+{
+    enum { DIGITS = 21 };
+    json_t *lines = json_array();
+    char *line = malloc((size_t)ranks * DIGITS + 1);
+
+    if (!line)
+        fail("no memory for a line of %d numbers", ranks);
+    for (int source = 0; source < ranks; source++) {
+        char *end = line;
+        for (int destination = 0; destination < ranks; destination++)
+            end += sprintf(end, "%s%" PRIu64, destination ? "," : "", traffic[source * ranks + destination]);
+        json_array_append_new(lines, json_string(line));
+    }
+    free(line);
+    return lines;
+}
+
 void table_row(struct table *table, const struct row *row)
 {
     const struct bench *bench = table->bench;
@@ -93,6 +113,8 @@ void table_row(struct table *table, const struct row *row)
     }
     if (bench->options.raw)
         json_object_set_new(object, "raw_GBps", json_real(raw));
+    if (row->traffic)
+        json_object_set_new(object, "traffic", traffic_lines(row->traffic, bench->job.size));
     json_array_append_new(table->rows, object);
 }
 
