@@ -349,7 +349,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_incast),  cmocka_unit_test(test_many),
         cmocka_unit_test(test_breaks),   cmocka_unit_test(test_abort),   cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_stall),    cmocka_unit_test(test_leave),    cmocka_unit_test(test_first_use), cmocka_unit_test(test_split),   cmocka_unit_test(test_no_endpoint), cmocka_unit_test(test_one_cannot),
-        cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_failed_left), cmocka_unit_test(test_cross_once), cmocka_unit_test(test_slots_on_gpus),
+        cmocka_unit_test(test_come_and_go), cmocka_unit_test(test_failed_left), cmocka_unit_test(test_cross_once), cmocka_unit_test(test_slots_on_gpus), cmocka_unit_test(test_slots_on_all_gpus),
         cmocka_unit_test(test_registered_ends), cmocka_unit_test(test_registered_weather), cmocka_unit_test(test_registered_segments),
         cmocka_unit_test(test_registered_allocated), cmocka_unit_test(test_registered_reallocated),
         cmocka_unit_test(test_registered_handles), cmocka_unit_test(test_registered_taken_back),

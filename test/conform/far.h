@@ -38,6 +38,7 @@ bool filled_with(struct rank *r, const unsigned char *got, int value, size_t n);
 
 /* Everyone sends `n` bytes to everyone else, from and to odd places; and every byte is checked, guards too. */
 HOCCL_Result all_to_all(struct rank *r, struct work *w, size_t n, unsigned key);
+HOCCL_Result all_to_all_again(struct rank *r, struct work *w, size_t n); /* what the last one has put there */
 bool check_all(struct rank *r, struct work *w, size_t n, unsigned key);
 void exchange(struct rank *r, struct work *w, size_t n, unsigned key);
 
@@ -56,6 +57,7 @@ void test_first_use(void **state);
 void test_come_and_go(void **state);
 void test_failed_left(void **state);
 void test_slots_on_gpus(void **state);
+void test_slots_on_all_gpus(void **state);
 void test_one_cannot(void **state);
 void test_no_endpoint(void **state);
 void test_cross_once(void **state);

@@ -14,6 +14,7 @@
 
 #include "../gpu/kernels.h"
 #include "base/atomic.h"
+#include "base/clock.h"
 #include "base/setting.h"
 #include "far.h"
 #include "hoccl_cuda.h"
@@ -240,6 +241,47 @@ void test_slots_on_gpus(void **state)
     if (told && hoccl_cuda_sm_work(&after))
         assert_int_equal(before, after);
     far_run(2, "2", with_sms_held, NULL, false);
+    near = (struct near_weather){0};
+    hoccl_wire_place = HOCCL_WIRE_CHOOSE;
+}
+
+/* Every byte right, and how long it takes with nothing else in between. */
+static void timed(struct rank *r)
+{
+    struct work w;
+    size_t n = *(size_t *)r->arg;
+    uint64_t best = UINT64_MAX;
+    if (work_open(r, &w, (size_t)r->size * (n + 67))) {
+        exchange(r, &w, n, 11);
+        for (int i = 0; i < 3 && !r->failed; i++) {
+            pthread_barrier_wait(&meeting);
+            uint64_t begun = hoccl_now();
+            RANK_OK(r, all_to_all_again(r, &w, n));
+            pthread_barrier_wait(&meeting);
+            uint64_t took = hoccl_now() - begun;
+            best = took < best ? took : best;
+        }
+        check_all(r, &w, n, 11);
+    }
+    if (!r->rank && !r->failed)
+        printf("%d ranks, two nodes, slots on GPUs: %zu bytes to each of the others in %.3f ms, %.2f GB/s out of a rank\n", r->size, n,
+               1e-6 * (double)best, (double)(n * (size_t)(r->size - 1)) / (double)best);
+    work_close(r, &w);
+}
+
+/* All GPUs that there are, in two halves; for machines whose number of them is not known beforehand. FAR_MIB: so much to each. */
+void test_slots_on_all_gpus(void **state)
+{
+    char halves[32];
+    int gpus = 0;
+    const char *most = getenv("FAR_MIB");
+    size_t bytes = (size_t)(most ? atoi(most) : 1) * MIB;
+    (void)state;
+    assert_int_equal(cuDeviceGetCount(&gpus), CUDA_SUCCESS);
+    snprintf(halves, sizeof halves, "%d+%d", gpus / 2, gpus - gpus / 2);
+    near = (struct near_weather){.on_gpu = true};
+    hoccl_wire_place = HOCCL_WIRE_ON_GPU;
+    far_run(gpus, halves, timed, &bytes, false);
     near = (struct near_weather){0};
     hoccl_wire_place = HOCCL_WIRE_CHOOSE;
 }

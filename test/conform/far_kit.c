@@ -85,6 +85,19 @@ HOCCL_Result stream_end(struct rank *r, const struct work *w)
     return error;
 }
 
+HOCCL_Result all_to_all_again(struct rank *r, struct work *w, size_t n)
+{
+    size_t row = n + 67;
+    RANK_OK(r, HOCCL_GroupStart());
+    for (int d = 1; d < r->size; d++) {
+        int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
+        RANK_OK(r, HOCCL_Send((void *)(w->out + (size_t)to * row + 1), n, HOCCL_BYTE, to, r->comm, w->stream));
+        RANK_OK(r, HOCCL_Recv((void *)(w->in + (size_t)from * row + 1), n, HOCCL_BYTE, from, r->comm, w->stream));
+    }
+    HOCCL_Result e = HOCCL_GroupEnd();
+    return e ? e : stream_end(r, w);
+}
+
 /* Everyone sends `n` bytes to everyone else, from and to odd places; guards stand between the messages. */
 HOCCL_Result all_to_all(struct rank *r, struct work *w, size_t n, unsigned key)
 {
@@ -95,14 +108,7 @@ HOCCL_Result all_to_all(struct rank *r, struct work *w, size_t n, unsigned key)
     memset(w->host, 0xa5, row * (size_t)r->size);
     RANK_CUDA(r, cuMemcpyHtoD(w->in, w->host, row * (size_t)r->size));
     RANK_CUDA(r, cuStreamSynchronize(NULL));
-    RANK_OK(r, HOCCL_GroupStart());
-    for (int d = 1; d < r->size; d++) {
-        int to = (r->rank + d) % r->size, from = (r->rank - d + r->size) % r->size;
-        RANK_OK(r, HOCCL_Send((void *)(w->out + (size_t)to * row + 1), n, HOCCL_BYTE, to, r->comm, w->stream));
-        RANK_OK(r, HOCCL_Recv((void *)(w->in + (size_t)from * row + 1), n, HOCCL_BYTE, from, r->comm, w->stream));
-    }
-    HOCCL_Result e = HOCCL_GroupEnd();
-    return e ? e : stream_end(r, w);
+    return all_to_all_again(r, w, n);
 }
 
 bool check_all(struct rank *r, struct work *w, size_t n, unsigned key)
