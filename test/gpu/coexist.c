@@ -13,7 +13,7 @@
  *   oneway   rank 0 sends, rank 1 receives: the rate of one direction.
  *   free     cuMemFree behind a parked receive: the text of the failure, and the process goes on.
  *
- * usage: mpirun -np N coexist CASE [BYTES]     free and oneway: two ranks */
+ * usage: mpirun -np N coexist CASE [BYTES [SECONDS]]     free and oneway: two ranks; SECONDS: of hold, 4 */
 #include "../../examples/common.h"
 #include "kernels.h"
 
@@ -26,11 +26,11 @@
 
 #define ROUNDS 5
 #define LATE_US 400000
-#define HOLD_NS 4000000000ull
 
 static struct job job;
 static CUmodule module;
 static const char *the_case;
+static int hold_seconds = 4;
 
 static void on_alarm(int sig)
 {
@@ -201,7 +201,7 @@ static void case_oneway(size_t n)
 
 static void hold_all_sms(CUstream s)
 {
-    uint64_t ns = HOLD_NS;
+    uint64_t ns = (uint64_t)hold_seconds * 1000000000u;
     void *args[] = {&ns};
     int sms;
     CUfunction f = kernel("hold");
@@ -235,9 +235,9 @@ static void case_hold(size_t most)
     double took = now() - begun;
     check_cuda(cuStreamSynchronize(k), "hold");
     verify(in, sizes[n - 1], 1);
-    if (job.rank == 0 || took >= 1e-9 * (double)HOLD_NS)
+    if (job.rank == 0 || took >= hold_seconds)
         printf("hold: rank %d: %s\n", job.rank,
-               took < 1e-9 * (double)HOLD_NS ? "every transfer ended while the kernel ran" : "TOO SLOW TO TELL");
+               took < hold_seconds ? "every transfer ended while the kernel ran" : "TOO SLOW TO TELL");
 }
 
 static void case_small(size_t n)
@@ -343,10 +343,11 @@ int main(int argc, char **argv)
         if (job.size < 2 || (cases[i].pair && job.size != 2))
             fail("%s ranks are needed", cases[i].pair ? "two" : "two or more");
         check_cuda(cuModuleLoadData(&module, kernels_ptx), "cuModuleLoadData");
+        hold_seconds = argc > 3 ? atoi(argv[3]) : hold_seconds;
         cases[i].run(argc > 2 ? size_parse(argv[2]) : cases[i].bytes);
         job_close();
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|small|order|free|oneway [BYTES]\n");
+    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|small|order|free|oneway [BYTES [SECONDS]]\n");
     return 2;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What was measured beside what hoccl-plan --simulate predicts, and beside one another.
  *
- *   examples/NAME_perf -J ──▶ LABEL=FILE ──┬─▶ every row that says who sends how much to whom: ──▶ hoccl-plan ──▶ measured / simulated
+ *   examples/NAME_perf -J ──▶ LABEL=FILE ──┬─▶ the rows that say who sends how much to whom ──▶ hoccl-plan ──▶ measured / simulated
  *   nccl_rate PREFIX ───────▶ LABEL=FILE ──┴─▶ a line for each pattern, number of ranks and size, a column for each label
  *
- * A simulation is of one node with as many GPUs as there were ranks. In place a rank's own piece does not move. Rows whose
+ * Rows of the first label are simulated, on one node with as many GPUs as there were ranks. In place a rank's own piece does not move. Rows whose
  * measured time is more than 10 % off the simulated one are marked and counted: then the model, or the code, is wrong.
  *
  * usage: compare [-p HOCCL-PLAN] [-m MACHINE] [-J FILE] LABEL=FILE…     status 1: something cannot be read or simulated */
@@ -138,7 +138,7 @@ static void add(struct cell cell, const json_t *result, const json_t *traffic)
     cell.busbw = json_number_value(json_object_get(result, "busbw_GBps"));
     if (cell.time_us <= 0)
         fail("%s: %s of %" JSON_INTEGER_FORMAT " bytes has no time_us", cell.label, cell.pattern, cell.bytes);
-    if (json_array_size(traffic) > 1)
+    if (json_array_size(traffic) > 1 && cell.label == labels[0])
         cell.simulated_us = simulate(traffic, cell.in_place);
     cells = room(cells, cell_count + 1, sizeof *cells);
     cells[cell_count++] = cell;

@@ -7,6 +7,8 @@
  *   FIRST …  sizes in bytes, as NAME_perf counts them: sendrecv, incast: what a rank sends; else the whole buffer of a rank
  *   PREFIX   takes PREFIXPATTERN.json, in the shape of NAME_perf -J
  *
+ * NCCL_RATE_NODES=N: NCCL takes the ranks to be on N hosts, in blocks (NCCL_HOSTID).
+ *
  * One line a size: time, rate; the slowest rank's time. As many operations are timed as take about 0.4 s, 2 to 100. */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -91,6 +93,16 @@ static void load(void)
     *(void **)&send = dlsym(h, "ncclSend");
     *(void **)&recv = dlsym(h, "ncclRecv");
     *(void **)&allgather = dlsym(h, "ncclAllGather");
+}
+
+static void choose_host(void)
+{
+    const char *nodes = getenv("NCCL_RATE_NODES");
+    char name[32];
+    if (!nodes)
+        return;
+    snprintf(name, sizeof name, "node%d", me * atoi(nodes) / ranks);
+    setenv("NCCL_HOSTID", name, 1);
 }
 
 /* ---- patterns ---------------------------------------------------------------------------------------------------- */
@@ -317,6 +329,7 @@ static void rank_main(int argc, char **v)
     check(cuDeviceGetCount(&devices), "cuDeviceGetCount");
     check(cuDevicePrimaryCtxRetain(&ctx, me % devices), "context");
     check(cuCtxSetCurrent(ctx), "context");
+    choose_host();
     load();
     if (!me)
         check(get_id(&sh->id), "ncclGetUniqueId");

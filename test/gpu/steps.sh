@@ -8,17 +8,31 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$programs" || exit 1
 
-# step NAME LIMIT COMMAND…
+# step NAME LIMIT COMMAND…: its status. Where `deadline` is set, in seconds since the script began, it ends by then, or is not begun.
 step() {
-    local name=$1 limit=$2
+    local name=$1 limit=$2 begun=$SECONDS status
     shift 2
+    if [ -n "${deadline:-}" ] && [ $((deadline - SECONDS)) -lt "$limit" ]; then
+        limit=$((deadline - SECONDS))
+    fi
+    if [ "$limit" -lt 1 ]; then
+        echo "## $name: NOT RUN, the time is over"
+        return 124
+    fi
     echo "## $name: $*"
     timeout -k 2 "$limit" "$@" 2>&1 | grep -v '^#$'
-    echo "## $name: status ${PIPESTATUS[0]}"
+    status=${PIPESTATUS[0]}
+    echo "## $name: status $status, $((SECONDS - begun)) s"
+    return "$status"
+}
+
+# ranks N NAME LIMIT COMMAND…
+ranks() {
+    local n=$1 name=$2 limit=$3
+    shift 3
+    step "$name" "$limit" mpirun --bind-to none -np "$n" "$@"
 }
 
 two() {
-    local name=$1 limit=$2
-    shift 2
-    step "$name" "$limit" mpirun --bind-to none -np 2 "$@"
+    ranks 2 "$@"
 }
