@@ -140,6 +140,14 @@ static void fail_flows(struct hoccl_comm *comm, HOCCL_Result r)
     hoccl_comm_fail(comm, r == HOCCL_ERR_MISMATCH ? r : hoccl_fail_again(r, text));
 }
 
+/* What the operation still waits for may be one copy only, and the peer's, which is as far. */
+static void foresee(struct hoccl_comm *comm, const struct hoccl_op *op, struct hoccl_flow *flow)
+{
+    uint64_t end = op->unfinished <= 2 && !op->turn[0].turn.gated ? hoccl_flow_ends(comm->gpu, flow) : 0;
+    if (end)
+        hoccl_nudge_foresee(&comm->gpu->nudge, end);
+}
+
 static bool run_flows(struct hoccl_comm *comm)
 {
     struct hoccl_list *l, *next;
@@ -157,10 +165,12 @@ static bool run_flows(struct hoccl_comm *comm)
             fail_flows(comm, r);
             return true;
         }
-        if (f->state != HOCCL_FLOW_DONE)
+        if (f->state != HOCCL_FLOW_DONE) {
+            foresee(comm, op, f);
             continue;
         hoccl_list_remove(&f->link);
         if (--op->unfinished)
+        }
             continue;
         release(comm, op);
         free_op(comm, op);

@@ -54,10 +54,13 @@ static void serve_request(struct hoccl_proxy *p)
     hoccl_publish(&p->request, NOTHING);
 }
 
-static bool step(struct hoccl_proxy *p)
+/* What has landed comes first: messages end with it. */
+static bool step(struct hoccl_proxy *p, uint64_t now)
 {
     bool moved = false;
     serve_request(p);
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        moved |= hoccl_engine_land(&p->gpu->engine[i]);
     for (struct hoccl_list *l = p->comms.next; l != &p->comms; l = l->next)
         moved |= hoccl_comm_step(hoccl_entry(l, struct hoccl_comm, link));
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
@@ -65,6 +68,7 @@ static bool step(struct hoccl_proxy *p)
     struct hoccl_wire *wire = hoccl_observe(&p->gpu->wire);
     if (wire)
         moved |= hoccl_wire_step(wire);
+    hoccl_nudge_step(&p->gpu->nudge, &p->gpu->submitter, now);
     return moved;
 }
 
@@ -138,7 +142,7 @@ static void *loop(void *arg)
         if (now - last > STOPPED) /* time that the process did not run is nobody's fault */
             hoccl_gpu_forgive(p->gpu, now - last);
         last = now;
-        if (step(p))
+        if (step(p, now))
             since = now;
         else
             last = rest(p, &since) ? hoccl_now() : now;

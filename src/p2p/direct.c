@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+#define AT_ONCE ((uint64_t)4 << 20) /* so short a copy is given before anything else is looked at; longer ones once all are queued */
+
 static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_flow *f)
 {
     return &gpu->engine[f->path == HOCCL_PATH_PUSH ? HOCCL_PUSH : HOCCL_PULL];
@@ -24,6 +26,8 @@ static void start(struct hoccl_gpu *gpu, struct hoccl_flow *f, CUdeviceptr peer_
     f->transfer[0].order = f->order;
     f->transfer[0].hold = f->hold;
     hoccl_engine_add(engine_of(gpu, f), &f->transfer[0]);
+    if (f->header.bytes <= AT_ONCE)
+        hoccl_engine_step(engine_of(gpu, f));
     f->state = HOCCL_FLOW_MOVING;
 }
 

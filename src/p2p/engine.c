@@ -120,9 +120,9 @@ void hoccl_engine_cancel(struct hoccl_engine *e, struct hoccl_transfer *t)
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
-static bool land(struct hoccl_engine *e)
+bool hoccl_engine_land(struct hoccl_engine *e)
 {
-    uint32_t done = hoccl_observe(e->done.host);
+    uint32_t done = hoccl_observe(e->done.host), first = e->landed + 1;
     uint64_t before = e->bytes, now;
     while (e->landed != e->given && hoccl_reached(done, e->landed + 1)) {
         struct hoccl_engine_chunk *c = &e->window[++e->landed % HOCCL_WINDOW];
@@ -141,6 +141,8 @@ static bool land(struct hoccl_engine *e)
         return false;
     now = hoccl_now();
     hoccl_pace_landed(&e->pace, e->bytes - before, now - e->moved_at, now);
+    if (first == e->alone && e->landed == first)
+        hoccl_pace_alone(&e->pace, e->bytes - before, now - e->moved_at);
     e->moved_at = now;
     return true;
 }
@@ -190,6 +192,15 @@ static void believe_landed(struct hoccl_engine_chunk *c)
     c->transfer = NULL;
 }
 
+/* The engine had nothing: a chunk of `bytes` is alone with it. */
+static void begin(struct hoccl_engine *e, uint64_t bytes)
+{
+    uint64_t takes = hoccl_pace_takes(&e->pace, bytes);
+    e->moved_at = hoccl_now();
+    e->alone = e->given;
+    e->ends = takes ? e->moved_at + takes : 0;
+}
+
 static bool give(struct hoccl_engine *e, struct hoccl_transfer *t, uint64_t bytes)
 {
     struct hoccl_engine_chunk *c = &e->window[(e->given + 1) % HOCCL_WINDOW];
@@ -209,7 +220,7 @@ static bool give(struct hoccl_engine *e, struct hoccl_transfer *t, uint64_t byte
     if (!hoccl_submitter_give(e->submitter, &job))
         return false;
     if (e->given++ == e->landed)
-        e->moved_at = hoccl_now();
+        begin(e, bytes);
     t->given += bytes;
     t->flight++;
     e->flight_bytes += bytes;
@@ -243,10 +254,15 @@ static bool give_next(struct hoccl_engine *e)
 
 bool hoccl_engine_step(struct hoccl_engine *e)
 {
-    bool moved = land(e);
+    bool moved = hoccl_engine_land(e);
     while (give_next(e))
         moved = true;
     return moved;
+}
+
+uint64_t hoccl_engine_ends(const struct hoccl_engine *e)
+{
+    return e->given - e->landed == 1 && e->given == e->alone ? e->ends : 0;
 }
 
 uint64_t hoccl_engine_stalled(const struct hoccl_engine *e, uint64_t now)

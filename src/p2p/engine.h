@@ -52,6 +52,8 @@ struct hoccl_engine {
     uint32_t given, landed; /* chunk numbers: window[n mod HOCCL_WINDOW] for landed < n ≤ given */
     uint64_t flight_bytes;
     uint64_t moved_at; /* when a chunk last landed, or the first was given, ns */
+    uint32_t alone;    /* number of the last chunk that was given when there was no other */
+    uint64_t ends;     /* when that one will have landed, as far as one knows, ns; 0: one does not */
     uint64_t chunks, bytes; /* landed since the start, for tests and logs */
 };
 
@@ -65,8 +67,12 @@ void hoccl_engine_add(struct hoccl_engine *e, struct hoccl_transfer *t);
 /* Give no more of it; what the driver has will still land. */
 void hoccl_engine_cancel(struct hoccl_engine *e, struct hoccl_transfer *t);
 
-/* Take note of landed chunks and hand over new ones. True if anything moved. */
+/* Take note of landed chunks; that, and hand over new ones. True if anything moved. */
+bool hoccl_engine_land(struct hoccl_engine *e);
 bool hoccl_engine_step(struct hoccl_engine *e);
+
+/* When the only chunk that is with the driver will have landed, as far as one knows; 0: there are several, or one does not. */
+uint64_t hoccl_engine_ends(const struct hoccl_engine *e);
 
 /* For how long a chunk has been with the driver without anything landing, ns; 0 if none is. */
 uint64_t hoccl_engine_stalled(const struct hoccl_engine *e, uint64_t now);

@@ -446,6 +446,15 @@ static struct hoccl_engine *engine_of(struct hoccl_gpu *gpu, const struct hoccl_
     return &gpu->engine[f->path == HOCCL_PATH_PUSH ? HOCCL_PUSH : HOCCL_PULL];
 }
 
+uint64_t hoccl_flow_ends(const struct hoccl_gpu *gpu, struct hoccl_flow *flow)
+{
+    const struct hoccl_transfer *t = &flow->transfer[0];
+    if (flow->foreseen || !flow->is_send || flow->path != HOCCL_PATH_PUSH || t->given < t->bytes || !t->flight)
+        return 0;
+    flow->foreseen = true;
+    return hoccl_engine_ends(&gpu->engine[HOCCL_PUSH]);
+}
+
 void hoccl_flow_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
 {
     if (flow->peer->far)

@@ -139,6 +139,7 @@ struct hoccl_flow {
     struct hoccl_mapping *mapping; /* PUSH, PULL; STAGED on a third GPU: the sender's, of the receiver's slots */
     struct hoccl_dispatch dispatch; /* receive: descriptors that the sender needs: of its memory, or of slots on a third GPU */
     /* STAGED: chunk i of `chunks` uses transfer[i mod slots] and `span` slots from slot[i mod slots] on. */
+    bool foreseen;          /* hoccl_flow_ends has told */
     struct hoccl_stage_view *view; /* whose memory must be ready; NULL: the mapping's */
     struct hoccl_stage *stage;     /* receive: who has given the slots */
     enum hoccl_stage_kind where;   /* on which the next three depend */
@@ -171,6 +172,9 @@ bool hoccl_flow_busy(const struct hoccl_flow *flow);
 
 /* Bytes that this end has moved, for texts. */
 uint64_t hoccl_flow_moved(const struct hoccl_flow *flow);
+
+/* Send: when it will have ended, if that can be foreseen; 0: it cannot, or has been told already. */
+uint64_t hoccl_flow_ends(const struct hoccl_gpu *gpu, struct hoccl_flow *flow);
 
 /* "send 3 to rank 1 (host, pid)" for texts; the buffer is the caller's. */
 const char *hoccl_flow_name(const struct hoccl_flow *flow, char *buffer, size_t bytes);

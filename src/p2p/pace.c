@@ -12,6 +12,8 @@
 #define WINDOW_QUIET (16 * MIB)       /* undisturbed: beyond two chunks, only so much is ahead */
 #define SAMPLE (4 * MIB)              /* fewer bytes say nothing of the rate */
 #define LONE_CHUNKS 2u
+#define ALONE_MOST (16 * MIB)         /* of more bytes the rate's error is larger than what is looked for */
+#define NS_A_MIB 2700                 /* while no rate is known: that of a push */
 
 void hoccl_pace_init(struct hoccl_pace *pace, uint64_t most, unsigned percent)
 {
@@ -104,4 +106,28 @@ void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uin
         measure(pace, bytes, ns);
     uint64_t own = bytes >= SAMPLE ? bytes / MIB * pace->ns_a_mib : ns;
     pace->rest_until = now + hoccl_chunks_rest(smaller(own, ns), pace->percent);
+}
+
+static uint64_t moves(const struct hoccl_pace *p, uint64_t bytes)
+{
+    return bytes * (p->ns_a_mib ? p->ns_a_mib : NS_A_MIB) / MIB;
+}
+
+/* One that took much longer had to wait for something. */
+void hoccl_pace_alone(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns)
+{
+    uint64_t moved = moves(pace, bytes), beside = ns > moved ? ns - moved : 1;
+    if (bytes > ALONE_MOST)
+        return;
+    if (!pace->alone)
+        pace->alone = beside;
+    else if (beside < pace->alone)
+        pace->alone -= (pace->alone - beside) / 4;
+    else
+        pace->alone += smaller(beside - pace->alone, pace->alone) / 8;
+}
+
+uint64_t hoccl_pace_takes(const struct hoccl_pace *pace, uint64_t bytes)
+{
+    return pace->alone && bytes <= ALONE_MOST ? pace->alone + moves(pace, bytes) : 0;
 }

@@ -21,6 +21,7 @@ struct hoccl_pace {
     uint64_t most;       /* HOCCL_CHUNK */
     unsigned percent;    /* HOCCL_SHARE: of the engine's time that may be ours; 100: all */
     uint64_t ns_a_mib;   /* measured; 0: not yet */
+    uint64_t alone;      /* measured: what a copy alone takes beside its bytes, from its giving until it is seen, ns; 0: not yet */
     uint64_t company_at; /* when somebody last had to wait for a longer transfer than its own, ns; 0: never */
     unsigned steps;      /* one, in company: chunks given since the engine was last empty or had several parties */
     uint64_t rest_until; /* percent below 100: nothing is given before that, ns */
@@ -54,5 +55,9 @@ void hoccl_pace_given(struct hoccl_pace *pace, const struct hoccl_load *load);
 
 /* So many bytes have landed in `ns`, all of which the engine was busy. */
 void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uint64_t now);
+
+/* A copy of `bytes` that was alone with the engine has landed after `ns`. How long will one take? 0: one does not know. */
+void hoccl_pace_alone(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns);
+uint64_t hoccl_pace_takes(const struct hoccl_pace *pace, uint64_t bytes);
 
 #endif

@@ -445,9 +445,48 @@ static void test_slots(void **state)
     assert_int_equal(hoccl_stage_slot_bytes(HOCCL_STAGE_HOST), HOCCL_STAGE_BYTES);
 }
 
+/* What a copy takes that is alone with the engine is learnt from others like it; of one beside another nothing is known. */
+static void test_ends(void **state)
+{
+    struct hoccl_pace p;
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    hoccl_pace_init(&p, 128 * MIB, 100);
+    assert_int_equal(hoccl_pace_takes(&p, MIB), 0);
+    hoccl_pace_landed(&p, 4 * MIB, 10 * HOCCL_US, 1); /* 2.5 µs a MiB */
+    hoccl_pace_alone(&p, 2 * MIB, 14 * HOCCL_US);
+    assert_int_equal(hoccl_pace_takes(&p, 2 * MIB), 14 * HOCCL_US);
+    assert_int_equal(hoccl_pace_takes(&p, 4 * MIB), 19 * HOCCL_US);
+    hoccl_pace_alone(&p, 2 * MIB, 900 * HOCCL_US); /* it had to wait for something */
+    assert_in_range(hoccl_pace_takes(&p, 2 * MIB), 14 * HOCCL_US, 16 * HOCCL_US);
+    for (int i = 0; i < 20; i++)
+        hoccl_pace_alone(&p, 2 * MIB, 11 * HOCCL_US);
+    assert_in_range(hoccl_pace_takes(&p, 2 * MIB), 11 * HOCCL_US, 11 * HOCCL_US + 100);
+    assert_int_equal(hoccl_pace_takes(&p, 64 * MIB), 0);
+
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer t[3] = {transfer(0, MIB), transfer(1, MIB), transfer(2, MIB)};
+    hoccl_engine_add(&b->engine, &t[0]);
+    assert_int_equal(step(b), 1);
+    assert_int_equal(hoccl_engine_ends(&b->engine), 0);
+    land(b, 1);
+    step(b);
+    hoccl_engine_add(&b->engine, &t[1]);
+    assert_int_equal(step(b), 1);
+    assert_in_range(hoccl_engine_ends(&b->engine), b->engine.moved_at + 1, b->engine.moved_at + HOCCL_MS);
+    hoccl_engine_add(&b->engine, &t[2]);
+    assert_int_equal(step(b), 1);
+    assert_int_equal(hoccl_engine_ends(&b->engine), 0);
+    land(b, 1);
+    step(b);
+    assert_int_equal(hoccl_engine_ends(&b->engine), 0);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ends),
         cmocka_unit_test(test_alone),    cmocka_unit_test(test_not_too_early), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_small_beside_huge), cmocka_unit_test(test_company), cmocka_unit_test(test_slow_engine),
         cmocka_unit_test(test_stages),   cmocka_unit_test(test_party_comes_and_goes), cmocka_unit_test(test_share),

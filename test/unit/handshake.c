@@ -278,12 +278,41 @@ static void test_nudge(void **state)
     hoccl_flag_give(&flags, &stop);
 }
 
+/* One that is foreseen goes a lead before the end, once, and in front of no copy that waits for the submitter. */
+static void test_foresee(void **state)
+{
+    static struct hoccl_submitter submitter;
+    uint64_t end = 1000 * HOCCL_S, due = end - HOCCL_NUDGE_LEAD;
+    struct hoccl_nudge n;
+    (void)state;
+    OK(hoccl_nudge_open(&n, &flags));
+    uint32_t before = n.given;
+    hoccl_nudge_foresee(&n, end + HOCCL_S);
+    hoccl_nudge_foresee(&n, end);
+    hoccl_nudge_step(&n, &submitter, due - 1);
+    assert_int_equal(n.given, before);
+    hoccl_nudge_step(&n, &submitter, due);
+    hoccl_nudge_step(&n, &submitter, due + 1);
+    assert_int_equal(n.given, before + 1);
+    hoccl_nudge_foresee(&n, end); /* the job of the first is still there */
+    hoccl_nudge_step(&n, &submitter, end);
+    assert_int_equal(n.given, before + 1);
+    assert_true(hoccl_submitter_step(&submitter));
+    hoccl_nudge_foresee(&n, end);
+    hoccl_nudge_give(&n, &submitter); /* the end came first */
+    assert_true(hoccl_submitter_step(&submitter));
+    hoccl_nudge_step(&n, &submitter, end + HOCCL_S);
+    assert_int_equal(n.given, before + 2);
+    assert_int_equal(cuStreamSynchronize(n.stream), CUDA_SUCCESS);
+    hoccl_nudge_close(&n, &flags);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flag_pool), cmocka_unit_test(test_ungated), cmocka_unit_test(test_gated),
         cmocka_unit_test(test_mixed),     cmocka_unit_test(test_halves),  cmocka_unit_test(test_release_all),
-        cmocka_unit_test(test_nudge),
+        cmocka_unit_test(test_nudge),     cmocka_unit_test(test_foresee),
     };
     setenv("HOCCL_DEVICE", "emu", 1);
     alarm(280);
