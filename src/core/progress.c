@@ -159,6 +159,8 @@ static bool run_flows(struct hoccl_comm *comm)
         next = l->next;
         if (f->after && f->after->state != HOCCL_FLOW_DONE)
             continue;
+        if (f->path == HOCCL_PATH_SELF && f->self.held)
+            hoccl_self_hold(f, op->flow, op->flows, hoccl_now());
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {
@@ -168,9 +170,9 @@ static bool run_flows(struct hoccl_comm *comm)
         if (f->state != HOCCL_FLOW_DONE) {
             foresee(comm, op, f);
             continue;
+        }
         hoccl_list_remove(&f->link);
         if (--op->unfinished)
-        }
             continue;
         release(comm, op);
         free_op(comm, op);

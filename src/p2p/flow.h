@@ -105,6 +105,9 @@ struct hoccl_flow_self {
     struct hoccl_stage *stage[2]; /* on another GPU, in host memory; NULL: that route is not taken */
     uint64_t front, back;         /* between them are the bytes that no place has yet */
     uint64_t landed;              /* bytes that have arrived */
+    uint32_t fills, filled, drains, drained; /* in turns: queued, landed */
+    bool held;                    /* in turns: not begun with, because the operation's other sends come first */
+    uint64_t held_since;          /* ns; 0: nobody has looked yet */
     struct hoccl_self_place place[HOCCL_FLOW_STAGES];
 };
 
@@ -136,10 +139,10 @@ struct hoccl_flow {
     struct hoccl_memory memory;
     uint64_t since;         /* when it began to wait for the peer, ns */
     bool warned;
+    bool foreseen;          /* hoccl_flow_ends has told */
     struct hoccl_mapping *mapping; /* PUSH, PULL; STAGED on a third GPU: the sender's, of the receiver's slots */
     struct hoccl_dispatch dispatch; /* receive: descriptors that the sender needs: of its memory, or of slots on a third GPU */
     /* STAGED: chunk i of `chunks` uses transfer[i mod slots] and `span` slots from slot[i mod slots] on. */
-    bool foreseen;          /* hoccl_flow_ends has told */
     struct hoccl_stage_view *view; /* whose memory must be ready; NULL: the mapping's */
     struct hoccl_stage *stage;     /* receive: who has given the slots */
     enum hoccl_stage_kind where;   /* on which the next three depend */
@@ -151,7 +154,7 @@ struct hoccl_flow {
     struct hoccl_transfer transfer[HOCCL_FLOW_STAGES]; /* PUSH, PULL: the first */
     struct hoccl_flow_detour detour; /* PUSH */
     struct hoccl_flow_wire wire; /* WIRE */
-    struct hoccl_flow_self self; /* SELF: place[i] uses slot[i] and transfer[i] */
+    struct hoccl_flow_self self; /* SELF: place[i] uses slot[i] and transfer[i]; in turns, place[0] uses transfer[1] too */
 };
 
 /* Go as far as possible without waiting. *moved tells whether anything happened. An error is the flow's failure, with
@@ -170,11 +173,11 @@ bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
 /* Does it wait for this process's engines or submitter? */
 bool hoccl_flow_busy(const struct hoccl_flow *flow);
 
-/* Bytes that this end has moved, for texts. */
-uint64_t hoccl_flow_moved(const struct hoccl_flow *flow);
-
 /* Send: when it will have ended, if that can be foreseen; 0: it cannot, or has been told already. */
 uint64_t hoccl_flow_ends(const struct hoccl_gpu *gpu, struct hoccl_flow *flow);
+
+/* Bytes that this end has moved, for texts. */
+uint64_t hoccl_flow_moved(const struct hoccl_flow *flow);
 
 /* "send 3 to rank 1 (host, pid)" for texts; the buffer is the caller's. */
 const char *hoccl_flow_name(const struct hoccl_flow *flow, char *buffer, size_t bytes);
@@ -223,6 +226,8 @@ HOCCL_Result hoccl_staged_receive_open(struct hoccl_gpu *gpu, struct hoccl_flow 
 /* self.c: SELF; the sender's part, which is all of it. */
 HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
+/* In turns: is it still to be held, for what its operation sends to others? */
+void hoccl_self_hold(struct hoccl_flow *self, const struct hoccl_flow *flows, int count, uint64_t now);
 void hoccl_self_cancel(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
 void hoccl_self_give_back(struct hoccl_flow *flow);
 /* The staging area must be usable here before the first copy: its state then, READY or FAILED in the end. FAILED: why. */

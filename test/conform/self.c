@@ -21,6 +21,7 @@
 
 #define LARGE (((size_t)130 << 20) + 3)
 #define SMALL (((size_t)1 << 20) + 1)
+#define PIECE ((size_t)32 << 20)
 
 static enum { BOTH, GPU_ONLY, HOST_ONLY } routes;
 
@@ -32,6 +33,7 @@ struct work {
 
 struct moved {
     uint64_t push, pull, d2h, h2d, sm;
+    uint64_t pushes, pulls; /* copies */
 };
 
 static bool count(struct rank *r, struct moved *m)
@@ -41,7 +43,8 @@ static bool count(struct rank *r, struct moved *m)
     uint64_t ops;
     *(void **)&engine = dlsym(hoccl_cuda_driver(), "hocclEmuEngineCount");
     *(void **)&sm = dlsym(hoccl_cuda_driver(), "hocclEmuSmWork");
-    return RANK_CUDA(r, engine(0, HOCCL_EMU_PUSH, &ops, &m->push)) && RANK_CUDA(r, engine(0, HOCCL_EMU_PULL, &ops, &m->pull)) &&
+    return RANK_CUDA(r, engine(0, HOCCL_EMU_PUSH, &m->pushes, &m->push)) &&
+           RANK_CUDA(r, engine(0, HOCCL_EMU_PULL, &m->pulls, &m->pull)) &&
            RANK_CUDA(r, engine(0, HOCCL_EMU_D2H, &ops, &m->d2h)) && RANK_CUDA(r, engine(0, HOCCL_EMU_H2D, &ops, &m->h2d)) &&
            RANK_CUDA(r, sm(&m->sm));
 }
@@ -99,6 +102,8 @@ static void one(struct rank *r, struct work *w, size_t bytes, bool two)
     RANK_TRUE(r, about(push + d2h, bytes) && about(b.pull - a.pull + b.h2d - a.h2d, bytes));
     RANK_TRUE(r, !two || (push > bytes / 8 && d2h > (1 << 20)));
     RANK_TRUE(r, routes != GPU_ONLY || d2h < 65536);
+    if (routes == GPU_ONLY) /* a large one in turns, by pieces as large as the slots together; a small one is one piece */
+        RANK_TRUE(r, b.pushes - a.pushes == (bytes + PIECE - 1) / PIECE && b.pulls - a.pulls == b.pushes - a.pushes);
     RANK_TRUE(r, routes != HOST_ONLY || push < 65536);
 }
 

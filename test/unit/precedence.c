@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which order the flows of an operation take the wire (p2p/precedence.h). */
+/* In which order the flows of an operation take the wire (p2p/precedence.h), and when a message to oneself begins. */
 #include "unit.h"
 
+#include "base/clock.h"
 #include "p2p/far.h"
+#include "p2p/flow.h"
 #include "p2p/precedence.h"
 
 enum { N = 6, CHUNK = 1000 };
@@ -97,8 +99,51 @@ static void test_uneven(void **state)
     }
 }
 
+/* A large message to oneself comes behind what its operation pushes to others; late peers it waits for a moment only. */
+static void test_self(void **state)
+{
+    static struct hoccl_peer own = {.same_object = true};
+    struct hoccl_flow f[4] = {
+        {.is_send = true, .peer = &near_by, .path = HOCCL_PATH_NONE, .state = HOCCL_FLOW_WAITING},
+        {.is_send = true, .peer = &away, .path = HOCCL_PATH_NONE, .state = HOCCL_FLOW_WAITING},  /* another node: other engines */
+        {.is_send = false, .peer = &near_by, .path = HOCCL_PATH_NONE, .state = HOCCL_FLOW_OFFERED},
+        {.is_send = true, .peer = &own, .path = HOCCL_PATH_SELF, .state = HOCCL_FLOW_MOVING, .self.held = true},
+    };
+    struct hoccl_flow *self = &f[3];
+    uint64_t now = 1000 * HOCCL_S;
+    (void)state;
+    hoccl_self_hold(self, f, 4, now);
+    assert_true(self->self.held);
+    hoccl_self_hold(self, f, 4, now + 90 * HOCCL_US);
+    assert_true(self->self.held);
+    f[0].path = HOCCL_PATH_PUSH; /* granted: its mapping is being opened, then the engine has a part of it */
+    f[0].state = HOCCL_FLOW_OPENING;
+    hoccl_self_hold(self, f, 4, now + HOCCL_S);
+    assert_true(self->self.held);
+    f[0].state = HOCCL_FLOW_MOVING;
+    f[0].transfer[0].bytes = 100;
+    f[0].transfer[0].given = 99;
+    hoccl_self_hold(self, f, 4, now + 2 * HOCCL_S);
+    assert_true(self->self.held);
+    f[0].transfer[0].given = 100;
+    hoccl_self_hold(self, f, 4, now + 2 * HOCCL_S);
+    assert_false(self->self.held);
+    f[0].state = HOCCL_FLOW_WAITING; /* a peer that is late */
+    f[0].path = HOCCL_PATH_NONE;
+    self->self.held_since = 0;
+    hoccl_self_hold(self, f, 4, now);
+    assert_true(self->self.held);
+    hoccl_self_hold(self, f, 4, now + 101 * HOCCL_US);
+    assert_false(self->self.held);
+    f[0].state = HOCCL_FLOW_OFFERED; /* it pulls, or is given slots */
+    self->self.held_since = 0;
+    hoccl_self_hold(self, f, 4, now);
+    assert_false(self->self.held);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judge), cmocka_unit_test(test_even), cmocka_unit_test(test_uneven)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judge), cmocka_unit_test(test_even), cmocka_unit_test(test_uneven),
+                                       cmocka_unit_test(test_self)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
