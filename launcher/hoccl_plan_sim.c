@@ -9,6 +9,7 @@
  *   pushed while the present one's last are on the wire.
  * - An engine takes one copy at a time: forwarding first, then native chunks in the order of sched/chunks.c. A copy
  *   costs copy_ns and then moves at its engine's rate or its fair share of the NVLinks at both ends, whichever is less.
+ *   Where the machine has one engine for both, pushes and pulls take turns.
  * - A step is seen by the CPU, and the next one submitted, seen_ns / 2 after it ends.
  * - There is no barrier: native traffic of a stage begins when the GPU's own wires have come to that stage; in the
  *   extra stages, which are matchings, when the receiver has come to it too (its grant).
@@ -237,13 +238,22 @@ static void start_native(struct hoccl_sim *s, int u, int engine)
 	begin_copy(s, u, engine, c);
 }
 
+/* May this engine of the GPU begin a copy? */
+static bool is_free(const struct hoccl_sim *s, const struct hoccl_sim_gpu *g, int engine)
+{
+	int other = engine == HOCCL_SIM_PUSH ? HOCCL_SIM_PULL : HOCCL_SIM_PUSH;
+	bool shared = s->machine->one_engine && (engine == HOCCL_SIM_PUSH || engine == HOCCL_SIM_PULL);
+
+	return !g->copy[engine].busy && !(shared && g->copy[other].busy);
+}
+
 static void kick_tx(struct hoccl_sim *s, int u)
 {
 	struct hoccl_sim_gpu *g = &s->gpu[u];
 	int forwards = hoccl_sim_on_host(s, u) ? HOCCL_SIM_D2H : HOCCL_SIM_PUSH;
 
 	for (int engine = HOCCL_SIM_PUSH; engine <= HOCCL_SIM_D2H; engine += HOCCL_SIM_D2H - HOCCL_SIM_PUSH)
-		if (!g->copy[engine].busy && !(engine == forwards && start_forward(s, u, engine)))
+		if (is_free(s, g, engine) && !(engine == forwards && start_forward(s, u, engine)))
 			start_native(s, u, engine);
 }
 
@@ -255,7 +265,7 @@ static void kick_rx(struct hoccl_sim *s, int v)
 		int queue = engine == HOCCL_SIM_H2D;
 		struct hoccl_sim_waiting *w = g->first[queue];
 
-		if (g->copy[engine].busy || !w)
+		if (!is_free(s, g, engine) || !w)
 			continue;
 		if (w->task == SIM_DRAIN && !may(s, SIM_PULLING, hoccl_sim_wire(s, w->item)->stage))
 			continue;
@@ -397,6 +407,8 @@ static void copy_ends(struct hoccl_sim *s, int gpu, int engine)
 		kick_senders(s, hoccl_sim_wire(s, c->item)->path.out);
 	if (c->last && hoccl_sim_takes_turns(s, &s->plan->local[c->item]))
 		pass_turn(s, c->item);
+	if (engine == HOCCL_SIM_PUSH && s->machine->one_engine)	/* pushes and pulls take turns */
+		kick_rx(s, gpu);
 	kick_tx(s, gpu);
 	kick_rx(s, gpu);
 }

@@ -2,6 +2,7 @@
 #ifndef HOCCL_SCHED_MACHINE_H
 #define HOCCL_SCHED_MACHINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What the planner knows of the hardware: rates of its lines and the costs of starting something. */
@@ -36,6 +37,7 @@ struct hoccl_machine {
 	uint64_t chunk_bytes;	/* of a copy within the node */
 	uint64_t slot_bytes;	/* of a staged chunk */
 	unsigned int slots;	/* staging slots a GPU, each way */
+	bool one_engine;	/* pushes and pulls of a GPU go one after the other */
 };
 
 /* The largest time the planner computes with: beyond it times saturate and plans are refused. */

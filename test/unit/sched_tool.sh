@@ -76,6 +76,16 @@ sed -i 's/5k/5K/' "$work/matrix.csv"
 good "$work/topo" "$work/matrix.csv" --simulate
 good "$work/topo" zipf --nodes 3
 
+# What a GPU sends to itself passes an engine that pushes and pulls twice; two engines work side by side.
+file self.csv <<'EOF'
+1GiB,0
+0,0
+EOF
+good 1x2 "$work/self.csv" -m h200 --simulate --json
+[ "$(nanoseconds simulated_ns)" -gt $((1073741824 / 396 + 1073741824 / 352)) ] || complain "two copies at once by one engine"
+good 1x2 "$work/self.csv" -m h800 --simulate --json
+[ "$(nanoseconds simulated_ns)" -lt $((1073741824 * 2 * 9 / 10 / 200)) ] || complain "two engines wait for one another"
+
 bad 1 'none.csv: No such file' 2x2 "$work/none.csv"
 bad 1 'topo.none: No such file' "$work/topo.none" uniform
 bad 1 'matrix.csv:1: more than 4 entries' 2x2 "$work/matrix.csv"
