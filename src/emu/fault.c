@@ -69,7 +69,8 @@ static bool known_target(const struct fault *f)
     for (int c = EMU_PUSH; c < EMU_CLASSES; c++)
         if (!strcmp(f->target, engine_name[c]))
             return true;
-    return !strncmp(f->target, "cu", 2);
+    void *function;
+    return cuGetProcAddress(f->target, &function, CUDA_VERSION, 0, NULL) == CUDA_SUCCESS;
 }
 
 /* One entry of the list, which this cuts up. */
@@ -98,7 +99,7 @@ CUresult emu_faults_read(void)
     char *copy = text ? strdup(text) : NULL, *rest = copy;
     for (char *entry; rest && (entry = strsep(&rest, ",")) != NULL;) {
         if (n == MAX || !read_fault(entry, &faults[n])) {
-            fprintf(stderr, "HOCCL: HOCCL_EMU_FAULT=\"%s\": entry %u is not TARGET[@GPU]#N[+]=ACTION\n", text, n + 1);
+            fprintf(stderr, "HOCCL: HOCCL_EMU_FAULT=\"%s\": entry %u is not TARGET[@GPU]#N[+]=ACTION, or names no engine, function, error or action\n", text, n + 1);
             free(copy);
             return CUDA_ERROR_INVALID_VALUE;
         }

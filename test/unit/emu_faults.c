@@ -310,6 +310,7 @@ static void test_bad_settings(void **state)
 {
     static const char *const bad[][2] = {{"HOCCL_EMU_DEVICES", "many"}, {"HOCCL_EMU_FAULT", "push#0=void"},
                                          {"HOCCL_EMU_FAULT", "cuMemAlloc#1=CUDA_ERROR_NO_SUCH"},
+                                         {"HOCCL_EMU_FAULT", "cuMemAllocate#1=CUDA_ERROR_OUT_OF_MEMORY"},
                                          {"HOCCL_EMU_RATE", "sideways=5"}, {"HOCCL_EMU_RDMA", "pcie,pci"},
                                          {"HOCCL_EMU_RDMA_ORDER", "owner,,all"}};
     (void)state;
