@@ -467,7 +467,7 @@ void hoccl_tcp_lane_look(struct tcp_lane *lane, uint64_t now)
 struct tcp_lane *hoccl_tcp_lane_open(struct tcp_loop *loop, int fd, uint64_t serial, uint32_t socket, const char *name,
                                      bool welcome)
 {
-    struct tcp_lane *lane = hoccl_alloc(sizeof *lane, "a lane");
+    struct tcp_lane *lane = hoccl_alloc_lines(sizeof *lane, "a lane");
     if (!lane)
         return NULL;
     lane->fd = -1;
@@ -553,11 +553,13 @@ bool hoccl_tcp_lane_idle(const struct tcp_lane *lane)
     return lane->given == hoccl_observe(&lane->sent);
 }
 
-/* The kick comes before the unlock: the I/O thread may free the lane as soon as it can see the state. */
+/* The kick comes before the unlock: the I/O thread may free the lane as soon as it can see the state. The thread is woken also if it
+ * waits for room for news with the lane in its list: to let go of a lane takes none. */
 void hoccl_tcp_lane_end(struct tcp_lane *lane, bool depart)
 {
     pthread_mutex_lock(&lane->lock);
     lane->state = depart && lane->state == TCP_ACTIVE ? TCP_DEPARTING : TCP_CUT;
     hoccl_tcp_loop_kick(lane->loop, lane);
+    hoccl_tcp_loop_wake(lane->loop);
     pthread_mutex_unlock(&lane->lock);
 }

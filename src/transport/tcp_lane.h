@@ -48,8 +48,9 @@ struct tcp_lane {
     /* out */
     struct tcp_slot slot[TCP_SLOTS];
     char (*text)[HOCCL_MESSAGE_BYTES]; /* socket 0: of the messages in the slots */
-    uint32_t given;           /* caller's */
-    uint32_t sent;            /* I/O thread's: slots that the kernel has */
+    uint32_t given __attribute__((aligned(HOCCL_CACHE_LINE))); /* caller's */
+    uint32_t minded;          /* 1: the I/O thread will step it. Exchanged by who kicks, and by the thread (tcp_loop.c) */
+    uint32_t sent __attribute__((aligned(HOCCL_CACHE_LINE))); /* I/O thread's: slots that the kernel has */
     uint64_t sent_bytes;      /* I/O thread's: of these slots */
     uint64_t sent_at;         /* bytes of slot `sent` that the kernel has, its header counted */
     struct tcp_frame note;    /* WELCOME, BEAT or GOODBYE */

@@ -4,7 +4,11 @@
  * passes two such threads, and to wake one costs more than to send it.
  *
  * Sleeping and waking go as in base/doorbell.h, with an eventfd in place of the futex: the thread sets `asleep`, looks at
- * its lists once more and waits; who adds to the lists clears `asleep` and, if it was set, writes to the eventfd. */
+ * `posted` once more and waits; who adds to the lists sets `posted`, clears `asleep` and, if it was set, writes to the eventfd. A
+ * thread that polls takes no lock for that.
+ *
+ * A lane's `minded` is 1 from when it is put into `kicked` or `run` until just before the step that it is there for. All who
+ * write it exchange it, so one comes first: who kicks, and the step sees what was given, or the step, and the kick counts. */
 #define _GNU_SOURCE
 #include "transport/tcp_loop.h"
 
@@ -52,13 +56,22 @@ void hoccl_tcp_loop_wake(struct tcp_loop *loop)
         return; /* full: it will wake anyway */
 }
 
+/* Something was put into the lists: the thread takes it. */
+static void post(struct tcp_loop *l)
+{
+    hoccl_exchange(&l->posted, 1u);
+    hoccl_tcp_loop_wake(l);
+}
+
 void hoccl_tcp_loop_kick(struct tcp_loop *loop, struct tcp_lane *lane)
 {
+    if (hoccl_exchange(&lane->minded, 1u))
+        return;
     pthread_mutex_lock(&loop->lock);
     if (hoccl_list_empty(&lane->of_kicked))
         hoccl_list_append(&loop->kicked, &lane->of_kicked);
     pthread_mutex_unlock(&loop->lock);
-    hoccl_tcp_loop_wake(loop);
+    post(loop);
 }
 
 void hoccl_tcp_loop_order(struct tcp_loop *loop, struct hoccl_list *order)
@@ -66,7 +79,7 @@ void hoccl_tcp_loop_order(struct tcp_loop *loop, struct hoccl_list *order)
     pthread_mutex_lock(&loop->lock);
     hoccl_list_append(&loop->orders, order);
     pthread_mutex_unlock(&loop->lock);
-    hoccl_tcp_loop_wake(loop);
+    post(loop);
 }
 
 /* ---- one turn ---------------------------------------------------------------------------------------------------- */
@@ -76,6 +89,7 @@ static void make_runnable(struct tcp_lane *lane)
     struct tcp_loop *l = lane->loop;
     if (hoccl_list_empty(&lane->of_loop))
         hoccl_list_append(&l->lanes, &lane->of_loop);
+    hoccl_exchange(&lane->minded, 1u);
     if (hoccl_list_empty(&lane->of_run))
         hoccl_list_append(&l->run, &lane->of_run);
 }
@@ -116,6 +130,9 @@ static bool take_lists(struct tcp_loop *l)
 {
     struct hoccl_list orders;
     struct tcp_lane *lane;
+    if (!hoccl_peek(&l->posted))
+        return false;
+    hoccl_exchange(&l->posted, 0u);
     hoccl_list_init(&orders);
     pthread_mutex_lock(&l->lock);
     bool stop = l->stop;
@@ -131,12 +148,10 @@ static bool take_lists(struct tcp_loop *l)
     return stop;
 }
 
+/* An addition of nothing, not a look: of it and who sets `posted` one comes first. */
 static bool lists_empty(struct tcp_loop *l)
 {
-    pthread_mutex_lock(&l->lock);
-    bool empty = hoccl_list_empty(&l->kicked) && hoccl_list_empty(&l->orders) && !l->stop;
-    pthread_mutex_unlock(&l->lock);
-    return empty;
+    return !hoccl_fetch_add(&l->posted, 0u);
 }
 
 /* No room for news: nothing can be done until poll has made some. */
@@ -205,8 +220,9 @@ static void run_lanes(struct tcp_loop *l)
     hoccl_list_move(&now, &l->run);
     while ((link = hoccl_list_take(&now))) {
         struct tcp_lane *lane = hoccl_entry(link, struct tcp_lane, of_run);
+        hoccl_exchange(&lane->minded, 0u);
         if (hoccl_tcp_lane_step(lane))
-            hoccl_list_append(&l->run, &lane->of_run);
+            make_runnable(lane);
     }
 }
 
@@ -323,7 +339,7 @@ void hoccl_tcp_loop_close(struct tcp_loop *loop)
         pthread_mutex_lock(&loop->lock);
         loop->stop = true;
         pthread_mutex_unlock(&loop->lock);
-        hoccl_tcp_loop_wake(loop);
+        post(loop);
         pthread_join(loop->thread, NULL);
     }
     if (loop->door) {

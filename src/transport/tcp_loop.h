@@ -5,6 +5,8 @@
  *   puts a lane or an order into a list (lock),  ──▶ takes the lists, steps lanes
  *   wakes the thread if it sleeps                ◀── news (a ring), the endpoint's bell if it is armed
  *
+ * A lane that the thread will step anyway, since it is in one of its lists, needs no second kick: `minded` says so.
+ *
  * Thread 0 also has the door: the listener, and the sockets of connections that are still being made. */
 #ifndef HOCCL_TRANSPORT_TCP_LOOP_H
 #define HOCCL_TRANSPORT_TCP_LOOP_H
@@ -41,13 +43,14 @@ struct tcp_loop {
     struct tcp_door *door;         /* thread 0, else NULL */
     pthread_t thread;
     int epoll, wake;
-    uint32_t asleep;               /* set by the thread; cleared by who wakes it too */
+    uint32_t asleep __attribute__((aligned(HOCCL_CACHE_LINE))); /* set by the thread; cleared by who wakes it too */
+    uint32_t posted;               /* set by who adds to the next three, cleared by the thread before it takes them */
     pthread_mutex_t lock;          /* of the next three */
     struct hoccl_list kicked;      /* lanes to look at */
     struct hoccl_list orders;      /* for the door */
     bool stop;
     /* The thread's own: */
-    struct tcp_source wake_source;
+    struct tcp_source wake_source __attribute__((aligned(HOCCL_CACHE_LINE)));
     struct hoccl_list lanes;       /* all */
     struct hoccl_list run;         /* with something to do */
     struct hoccl_list over;        /* to be freed when no event can name them any more */
