@@ -8,6 +8,7 @@
  *            rank 0 must end. Prints whether they did before the others came.
  *   hold     a kernel holds every thread slot of every SM; sizes 8 B … 1 GiB are exchanged meanwhile: right bytes, and
  *            the rate beside the rate on the idle GPU. Zero SM, or it would hang until the kernel ends.
+ *   collectives  the same with AllGather and Alltoall out of place, of whole buffers of these sizes.
  *   small    many small allocations that share the driver's blocks: each view's own bytes must arrive (offsets).
  *   order    Send, then the buffer is overwritten on the same stream; Recv, then it is read on the same stream.
  *   oneway   rank 0 sends, rank 1 receives: the rate of one direction.
@@ -95,7 +96,7 @@ static void meet(CUstream s, CUdeviceptr p)
     sync_on(s);
 }
 
-static void verify(CUdeviceptr p, size_t n, unsigned number)
+static void verify_message(CUdeviceptr p, size_t n, struct message message)
 {
     size_t at;
     int right;
@@ -103,11 +104,16 @@ static void verify(CUdeviceptr p, size_t n, unsigned number)
     if (!seen)
         fail("no memory for %zu bytes", n);
     check_cuda(cuMemcpyDtoH(seen, p, n), "cuMemcpyDtoH");
-    size_t wrong = pattern_check(seen, n, (struct message){before(), job.rank, number}, &at, &right);
+    size_t wrong = pattern_check(seen, n, message, &at, &right);
     if (wrong)
-        fail("%s: %zu of %zu bytes of message %u are wrong, the first at %zu: 0x%02x, not 0x%02x", the_case, wrong, n, number,
-             at, seen[at], right);
+        fail("%s: %zu of %zu bytes of message %u from rank %d are wrong, the first at %zu: 0x%02x, not 0x%02x", the_case, wrong, n,
+             message.number, message.source, at, seen[at], right);
     free(seen);
+}
+
+static void verify(CUdeviceptr p, size_t n, unsigned number)
+{
+    verify_message(p, n, (struct message){before(), job.rank, number});
 }
 
 static void exchange(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n)
@@ -166,12 +172,14 @@ static void case_streams(size_t n)
                1e6 * ran, 1e6 * copied, 1e6 * (now() - begun), LATE_US, copied < 0.5e-6 * LATE_US ? "independent" : "STOPPED");
 }
 
-static double rate_of(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n, int times)
+typedef void (*operation)(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n);
+
+static double rate_of(operation post, CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n, int times)
 {
     double best = 1e9;
     for (int i = 0; i < times; i++) {
         double t = now();
-        exchange(s, out, in, n);
+        post(s, out, in, n);
         sync_on(s);
         t = now() - t;
         best = t < best ? t : best;
@@ -210,7 +218,42 @@ static void hold_all_sms(CUstream s)
     usleep(50000);
 }
 
-static void case_hold(size_t most)
+/* Out of place, so that each rank's own piece moves too. */
+static void gather(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n)
+{
+    check_hoccl(HOCCL_AllGather((void *)out, (void *)in, n / (size_t)job.size, HOCCL_BYTE, HOCCL_COMM_WORLD, s), "HOCCL_AllGather");
+}
+
+static void alltoall(CUstream s, CUdeviceptr out, CUdeviceptr in, size_t n)
+{
+    check_hoccl(HOCCL_Alltoall((void *)out, (void *)in, n / (size_t)job.size, HOCCL_BYTE, HOCCL_COMM_WORLD, s), "HOCCL_Alltoall");
+}
+
+/* What rank `from` gives to rank `to` in operations of this kind. */
+static struct message piece_of(operation post, int from, int to)
+{
+    return (struct message){from, post == gather ? -1 : to, 1};
+}
+
+static void fill(operation post, CUdeviceptr out, size_t n)
+{
+    size_t piece = n / (size_t)job.size;
+    if (post == exchange)
+        pattern_fill(out, n, mine(1));
+    for (int peer = 0; peer < job.size && post != exchange; peer++)
+        pattern_fill(out + (post == gather ? 0 : (size_t)peer * piece), piece, piece_of(post, job.rank, peer));
+}
+
+static void verify_all(operation post, CUdeviceptr in, size_t n)
+{
+    size_t piece = n / (size_t)job.size;
+    if (post == exchange)
+        verify(in, n, 1);
+    for (int peer = 0; peer < job.size && post != exchange; peer++)
+        verify_message(in + (size_t)peer * piece, piece, piece_of(post, peer, job.rank));
+}
+
+static void hold_while(const char *what, operation post, size_t most)
 {
     static const size_t sizes[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 1 << 30};
     CUstream s = new_stream(), k = new_stream();
@@ -218,26 +261,38 @@ static void case_hold(size_t most)
     double idle[6];
     int n = 0;
     while (n < 6 && sizes[n] <= most) {
-        idle[n] = rate_of(s, out, in, sizes[n], 5);
+        idle[n] = rate_of(post, s, out, in, sizes[n], 5);
         n++;
     }
-    pattern_fill(out, most, mine(1));
+    fill(post, out, sizes[n - 1]);
     meet(s, in);
     hold_all_sms(k);
-    double begun = now();
+    bool held = true;
     for (int i = 0; i < n; i++) {
-        double t = rate_of(s, out, in, sizes[i], 5);
-        int held = cuStreamQuery(k) == CUDA_ERROR_NOT_READY;
+        double t = rate_of(post, s, out, in, sizes[i], 5);
+        held = cuStreamQuery(k) == CUDA_ERROR_NOT_READY;
         if (job.rank == 0)
-            printf("hold: %10zu bytes: %9.1f us with every SM held (%s), %9.1f idle, ratio %.3f, %.1f GB/s each way\n",
-                   sizes[i], 1e6 * t, held ? "still held" : "NOT HELD", 1e6 * idle[i], idle[i] / t, 1e-9 * (double)sizes[i] / t);
+            printf("%s: %10zu bytes: %9.1f us with every SM held (%s), %9.1f idle, ratio %.3f, %.1f GB/s\n", what, sizes[i], 1e6 * t,
+                   held ? "still held" : "NOT HELD", 1e6 * idle[i], idle[i] / t, 1e-9 * (double)sizes[i] / t);
     }
-    double took = now() - begun;
     check_cuda(cuStreamSynchronize(k), "hold");
-    verify(in, sizes[n - 1], 1);
-    if (job.rank == 0 || took >= hold_seconds)
-        printf("hold: rank %d: %s\n", job.rank,
-               took < hold_seconds ? "every transfer ended while the kernel ran" : "TOO SLOW TO TELL");
+    verify_all(post, in, sizes[n - 1]);
+    if (job.rank == 0 || !held)
+        printf("%s: rank %d: %s\n", what, job.rank,
+               held ? "every transfer ended while the kernel ran" : "NOT EVERY TRANSFER ENDED WHILE THE KERNEL RAN");
+    check_cuda(cuMemFree(out), "cuMemFree");
+    check_cuda(cuMemFree(in), "cuMemFree");
+}
+
+static void case_hold(size_t most)
+{
+    hold_while("hold", exchange, most);
+}
+
+static void case_collectives(size_t most)
+{
+    hold_while("AllGather", gather, most);
+    hold_while("Alltoall", alltoall, most);
 }
 
 static void case_small(size_t n)
@@ -332,7 +387,7 @@ int main(int argc, char **argv)
         bool pair; /* of two ranks only */
     } cases[] = {{"streams", case_streams, 1 << 20, false}, {"hold", case_hold, 16 << 20, false}, {"small", case_small, 1000, false},
                  {"order", case_order, 4 << 20, false},     {"free", case_free, 1 << 20, true},
-                 {"oneway", case_oneway, 1 << 30, true}};
+                 {"oneway", case_oneway, 1 << 30, true},    {"collectives", case_collectives, 16 << 20, false}};
     the_case = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(the_case, cases[i].name))
@@ -348,6 +403,6 @@ int main(int argc, char **argv)
         job_close();
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|small|order|free|oneway [BYTES [SECONDS]]\n");
+    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|collectives|small|order|free|oneway [BYTES [SECONDS]]\n");
     return 2;
 }

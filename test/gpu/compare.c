@@ -4,8 +4,9 @@
  *   examples/NAME_perf -J ──▶ LABEL=FILE ──┬─▶ the rows that say who sends how much to whom ──▶ hoccl-plan ──▶ measured / simulated
  *   nccl_rate PREFIX ───────▶ LABEL=FILE ──┴─▶ a line for each pattern, number of ranks and size, a column for each label
  *
- * Rows of the first label are simulated, on one node with as many GPUs as there were ranks. In place a rank's own piece does not move. Rows whose
- * measured time is more than 10 % off the simulated one are marked and counted: then the model, or the code, is wrong.
+ * Rows of the first label are simulated, where HOCCL-PLAN can be run, on one node with as many GPUs as there were ranks. In place
+ * a rank's own piece does not move. Rows whose measured time is more than 10 % off the simulated one are marked and counted: then
+ * the model, or the code, is wrong.
  *
  * usage: compare [-p HOCCL-PLAN] [-m MACHINE] [-J FILE] LABEL=FILE…     status 1: something cannot be read or simulated */
 #define _GNU_SOURCE
@@ -138,7 +139,7 @@ static void add(struct cell cell, const json_t *result, const json_t *traffic)
     cell.busbw = json_number_value(json_object_get(result, "busbw_GBps"));
     if (cell.time_us <= 0)
         fail("%s: %s of %" JSON_INTEGER_FORMAT " bytes has no time_us", cell.label, cell.pattern, cell.bytes);
-    if (json_array_size(traffic) > 1 && cell.label == labels[0])
+    if (json_array_size(traffic) > 1 && cell.label == labels[0] && !access(plan, X_OK))
         cell.simulated_us = simulate(traffic, cell.in_place);
     cells = room(cells, cell_count + 1, sizeof *cells);
     cells[cell_count++] = cell;
@@ -200,7 +201,8 @@ static void print_predictions(void)
         printf(" %-12s %12.1f %12.1f %7.2f%s\n", c->label, c->time_us, c->simulated_us, c->time_us / c->simulated_us,
                is_far_off(c) ? "  MORE THAN 10 % OFF" : "");
     }
-    printf("# %zu of %zu differ by more than 10 %%\n", off, simulated);
+    printf("# %zu of %zu differ by more than 10 %%%s%s\n", off, simulated, access(plan, X_OK) ? "; there is no " : "",
+           access(plan, X_OK) ? plan : "");
 }
 
 static bool same_line(const struct cell *a, const struct cell *b)

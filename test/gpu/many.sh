@@ -4,8 +4,8 @@
 # beside what hoccl-plan predicts. At most LIMIT seconds.
 #
 # usage: many.sh PROGRAMS OUT
-#   PROGRAMS  a folder with allgather_perf alltoall_perf alltoallv_perf sendrecv_perf incast_perf (examples/), coexist path_rate
-#             nccl_rate compare (test/gpu/), paths (test/multi/), far (test/conform/) and hoccl-plan; what is not there is said
+#   PROGRAMS  a folder with some of what a build makes:
+#             cp examples/*_perf test/gpu/{coexist,path_rate,nccl_rate,compare} test/multi/paths test/conform/far hoccl-plan PROGRAMS
 #   OUT       takes many.txt (everything that was printed), compare.txt (the tables), JSON of each measurement and compare.json
 # GPUS        how many to use (all that nvidia-smi lists)
 # FIRST LAST  sizes of buffers (2M, 1G), ITERATIONS of each (20)
@@ -21,7 +21,7 @@
 #   ctas      … held to 1, 2, 4, 8 CTAs
 #   engines   … by its copy engines, on registered windows (nccl-tests -R 2 -x 2)
 #   incast    all push to one; Alltoall and AllGather with and without the turns that keep the others from that
-#   hold      a kernel holds every thread slot of every SM of every GPU meanwhile
+#   hold      a ring, AllGather and Alltoall while a kernel holds every thread slot of every SM of every GPU
 #   bounce    two ranks with memory that neither can open, by way of a third GPU
 #   nodes     two halves that take themselves to be two nodes: TCP, slots in host memory; NCCL over its sockets
 #   slots     the same with slots on the symmetric GPUs, carried by the tests' transport
@@ -172,11 +172,17 @@ part_incast() {
     HOCCL_TEST_BREAK=no-rotation pattern 'no turns' allgather-no-rotation "$gpus" 8 allgather_perf
 }
 
-part_hold() {
-    saved hold.txt ranks "$gpus" hold 60 ./coexist hold "$(least "$last" 1G)" "${HOLD:-4}"
+# held FILE NAME CASE MOST: transfers while SMs are held.
+held() {
+    saved "$1" ranks "$gpus" "$2" 60 ./coexist "$3" "$(least "$last" "$4")" "${HOLD:-4}"
     judge $?
-    says 'every transfer ended while the kernel ran' hold.txt
-    ! grep -E 'NOT HELD|TOO SLOW' "$out/hold.txt" || judge 1
+    says 'every transfer ended while the kernel ran' "$1"
+    ! grep -E 'NOT HELD|NOT EVERY' "$out/$1" || judge 1
+}
+
+part_hold() {
+    held hold.txt hold hold 1G
+    held hold-collectives.txt "hold, collectives" collectives 1G
 }
 
 part_bounce() {
@@ -201,9 +207,7 @@ part_nodes() {
     pattern 'two nodes' nodes-allgather "$gpus" 4 allgather_perf
     pattern 'two nodes' nodes-alltoall "$gpus" 4 alltoall_perf
     pattern 'two nodes' nodes-ring "$gpus" 4 sendrecv_perf
-    saved nodes-hold.txt ranks "$gpus" "two nodes, hold" 60 ./coexist hold "$(least "$last" 16M)" "${HOLD:-4}"
-    judge $?
-    says 'every transfer ended while the kernel ran' nodes-hold.txt
+    held nodes-hold.txt "two nodes, hold" hold 16M
     unset HOCCL_TEST_NODE
     NCCL_RATE_NODES=2 NCCL_NET=Socket rate 'NCCL two nodes' nccl-nodes sendrecv,allgather,alltoall 4 "$gpus"
 }

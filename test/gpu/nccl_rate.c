@@ -9,7 +9,7 @@
  *
  * NCCL_RATE_NODES=N: NCCL takes the ranks to be on N hosts, in blocks (NCCL_HOSTID).
  *
- * One line a size: time, rate; the slowest rank's time. As many operations are timed as take about 0.4 s, 2 to 100. */
+ * One line a size: time, rate; the slowest rank's time. As many operations are timed as take about 0.2 s, 2 to 100. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
@@ -257,7 +257,7 @@ static double measure(const struct pattern *p, size_t bytes, bool in_place)
 {
     slowest(p, bytes, in_place, 2);
     double one = slowest(p, bytes, in_place, 3);
-    int times = one > 0.2 ? 2 : one < 0.004 ? 100 : (int)(0.4 / one);
+    int times = one > 0.1 ? 2 : one < 0.002 ? 100 : (int)(0.2 / one);
     return slowest(p, bytes, in_place, times);
 }
 

@@ -7,6 +7,10 @@
 export HOCCL_EMU_RATE=push=500 HOCCL_DEVICE=emu
 
 HOCCL_TEST_BREAK=local-copy must_fail 'NOT ZERO' 60 2 "$examples/hello" --size 1M
+echo "== copies that need an SM, while a kernel holds them all"
+HOCCL_TEST_BREAK=local-copy job 60 2 "$top_builddir/test/gpu/coexist" hold 64K 1
+sed 's/^/    /' "$work/output"
+grep -q 'NOT EVERY TRANSFER' "$work/output" || complain "no word of transfers that have waited for the kernel"
 HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/hello" --size 4M
 HOCCL_TEST_BREAK=early-flag must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5
 HOCCL_TEST_BREAK=early-reuse must_fail 'wrong' 60 2 "$examples/sendrecv_perf" -b 4M -e 4M -n 5 -c 5

@@ -38,7 +38,7 @@ whole() {
         grep -B 12 -E '^## .*(status [^0]|FAILED)' "$work/out/many.txt"
     fi
     grep -q "SKIPPED NCCL's copy engines, sendrecv" "$work/output" || complain "it does not say what it has skipped"
-    [ "$(grep -c ' status 0' "$work/output")" = 28 ] || complain "$(grep -c ' status 0' "$work/output") steps, not 28"
+    [ "$(grep -c ' status 0' "$work/output")" = 29 ] || complain "$(grep -c ' status 0' "$work/output") steps, not 29"
     grep -qE "^allgather +$gpus +65536 in place .* 80\.8( |$)" "$work/out/compare.txt" ||
         complain "nccl-tests' row is not in the table"
     grep -q '"measured_to_simulated"' "$work/out/compare.json" || complain "nothing was simulated"
@@ -74,4 +74,6 @@ END
     esac
 done
 "$top_builddir/test/gpu/compare" -p "$plan" HOCCL=/nowhere >"$work/output" 2>&1 && complain "compare needs no file"
+"$top_builddir/test/gpu/compare" -p /nowhere HOCCL="$work/row.json" >"$work/output" 2>&1 || complain "compare needs a plan"
+grep -q 'there is no /nowhere' "$work/output" || complain "compare does not say that nothing is simulated"
 finish
