@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rate of one connection beside that of bare sockets of the same number, over loopback, between two processes, in one
- * run: "transport_rate [LANES [CHUNK_KIB [SECONDS [both]]]]". The bare ones have a thread each at both ends, which send and
- * receive whole chunks; with "both" data goes both ways, with two threads a socket, and the rates are those of one way. Rounds alternate; the best of each is compared, for other work on the machine only makes rounds slower.
- * HOCCL's threads are as many as it chooses, or RATE_THREADS. */
+ * run: "transport_rate [LANES [CHUNK_KIB [SECONDS [both [MESSAGE_MIB]]]]]". The bare ones have a thread each at both ends, which send
+ * and receive whole chunks; with "both" data goes both ways, with two threads a socket, and the rates are those of one way. Rounds
+ * alternate; the best of each is compared, for other work on the machine only makes rounds slower. HOCCL's threads are as many as it
+ * chooses, or RATE_THREADS.
+ *
+ * With MESSAGE_MIB messages of that size go both ways, one after the other: an end begins with the next when all of the one before has
+ * come and is with the kernel. A bare socket carries its share of each. There are as many as take SECONDS at 4 GB/s. */
 #include "ends.h"
 
 #include "base/atomic.h"
@@ -13,6 +17,7 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -25,6 +30,8 @@ static int lanes = 2;
 static size_t chunk = (size_t)1 << 20;
 static double seconds = 1;
 static bool both;
+static size_t message; /* 0: a stream */
+static unsigned messages;
 
 static void put(int fd, const void *bytes, size_t n)
 {
@@ -57,6 +64,41 @@ struct bare {
     uint64_t until, bytes;
 };
 
+/* All threads of this end have moved their share of a message. */
+static uint32_t barrier_come, barrier_round;
+
+static void wait_for_all(void)
+{
+    uint32_t round = hoccl_observe(&barrier_round);
+    if (hoccl_fetch_add(&barrier_come, 1u) == 2 * (uint32_t)lanes - 1) {
+        hoccl_publish(&barrier_come, 0u);
+        hoccl_publish(&barrier_round, round + 1);
+    }
+    for (unsigned looks = 0; hoccl_observe(&barrier_round) == round; looks++) {
+        if (looks < 2000)
+            hoccl_relax();
+        else
+            sched_yield();
+    }
+}
+
+static void *run_bare_messages(void *arg)
+{
+    struct bare *b = arg;
+    size_t share = message / (size_t)lanes;
+    for (unsigned i = 0; i < messages; i++) {
+        for (size_t left = share; left;) {
+            size_t n = left < chunk ? left : chunk;
+            ssize_t k = b->sends ? send(b->fd, b->memory, n, MSG_NOSIGNAL) : recv(b->fd, b->memory, n, MSG_WAITALL);
+            CHECK(k > 0, "a bare socket: %m");
+            left -= (size_t)k;
+        }
+        b->bytes += share;
+        wait_for_all();
+    }
+    return NULL;
+}
+
 static void *run_bare(void *arg)
 {
     struct bare *b = arg;
@@ -85,7 +127,7 @@ static uint64_t all_bare(struct bare *b, bool sends, bool receives, char *m)
                 continue;
             *t = (struct bare){.fd = b[2 * lanes + i].fd, .sends = way == 1, .until = until};
             t->memory = m + (size_t)i * (WINDOW / (size_t)lanes) * chunk;
-            CHECK(!pthread_create(&thread[n++], NULL, run_bare, t), "thread");
+            CHECK(!pthread_create(&thread[n++], NULL, message ? run_bare_messages : run_bare, t), "thread");
         }
     for (int i = 0; i < n; i++) {
         pthread_join(thread[i], NULL);
@@ -192,11 +234,41 @@ static double run_side(struct side *s, bool sends)
     return rate;
 }
 
+static double run_messages(struct side *s)
+{
+    struct hoccl_write w = {.from = &s->region, .to = s->key, .bytes = chunk};
+    uint64_t begin = hoccl_now();
+    for (unsigned i = 1; i <= messages; i++) {
+        unsigned goal = i * (unsigned)(message / chunk);
+        for (;;) {
+            while (w.word < goal && transport->write(s->line.connection, &w))
+                w.offset = w.to_offset = ++w.word % WINDOW * chunk;
+            end_poll(&s->end);
+            CHECK(!s->line.broken, "%s", s->line.text);
+            if (s->line.arrived >= goal && s->line.written >= goal)
+                break;
+            rest(&s->end);
+        }
+    }
+    return (double)messages * (double)message / (double)(hoccl_now() - begin);
+}
+
+/* What still comes has to be polled for, until the other end says that it was the last. */
+static void part(struct side *s)
+{
+    give_message(&s->line, NULL, "done", 4);
+    UNTIL(&s->end, NULL, s->line.messages || s->line.closed || s->line.broken);
+    CHECK(s->line.messages, "%s", s->line.text);
+    UNTIL(&s->end, NULL, transport->idle(s->line.connection));
+}
+
 static void receive_side(int in, int out, char *m)
 {
     struct side s;
     open_side(&s, in, out, false, m);
-    double rate = run_side(&s, both);
+    double rate = message ? run_messages(&s) : run_side(&s, both);
+    if (both)
+        part(&s);
     put(out, &rate, sizeof rate);
     if (both)
         UNTIL(&s.end, NULL, s.line.closed);
@@ -208,8 +280,10 @@ static double send_side(int in, int out, char *m)
     struct side s;
     double rate;
     open_side(&s, in, out, true, m);
-    double own = run_side(&s, true);
-    if (!both)
+    double own = message ? run_messages(&s) : run_side(&s, true);
+    if (both)
+        part(&s);
+    else
         close_side(&s);
     get(in, &rate, sizeof rate);
     if (both)
@@ -234,7 +308,11 @@ int main(int argc, char **argv)
     if (argc > 3)
         seconds = atof(argv[3]);
     both = argc > 4 && !strcmp(argv[4], "both");
+    if (argc > 5)
+        message = strtoul(argv[5], NULL, 10) << 20;
     CHECK(lanes > 0 && lanes <= HOCCL_LANES_MAX && chunk && seconds > 0, "arguments");
+    CHECK(!message || (both && message % chunk == 0 && message % (size_t)lanes == 0), "messages go both ways, in whole chunks and shares");
+    messages = message ? (unsigned)(seconds * 4e9 / (double)message) + 1 : 0;
     snprintf(text, sizeof text, "%d", lanes);
     setenv("HOCCL_LANES", text, 1);
     setenv("HOCCL_NET", "tcp", 0);
@@ -256,8 +334,11 @@ int main(int argc, char **argv)
     }
     if (!child)
         return 0;
-    printf("%d sockets, chunks of %zu KiB%s: bare %.2f GB/s, a connection %.2f GB/s, %.2f of it\n", lanes, chunk >> 10,
-           both ? ", both ways" : "", bare, ours, ours / bare);
+    char what[64] = "";
+    if (message)
+        snprintf(what, sizeof what, ", %u messages of %zu MiB one after the other", messages, message >> 20);
+    printf("%d sockets, chunks of %zu KiB%s%s: bare %.2f GB/s, a connection %.2f GB/s, %.2f of it\n", lanes, chunk >> 10,
+           both ? ", both ways" : "", what, bare, ours, ours / bare);
     int status;
     CHECK(waitpid(child, &status, 0) == child && !status, "the receiver failed");
     return 0;

@@ -24,6 +24,7 @@ sockets() {
             -J "$out/nodes-$lanes.json"
         step "bare sockets, $lanes" 20 ./transport_rate $lanes 1024 1
         step "bare sockets, $lanes, both ways" 20 ./transport_rate $lanes 1024 1 both
+        step "bare sockets, $lanes, messages of 16 MiB one after the other" 20 ./transport_rate $lanes 1024 1 both 16
     done
     apart "small" 20 ./sendrecv_perf -b 8 -e 1M -f 8 -n 20 -w 2 -c 1
     sockets "NCCL as it comes" 30 ./nccl_rate sendrecv 16777216 268435456 4
