@@ -6,6 +6,7 @@
  *   from the back on:   buffer ──D2H───▶ a place in host memory ──H2D──▶ buffer
  *
  * How much goes which way settles itself, for whichever route has a place free takes the next bytes, until the two meet.
+ * Short ones go by one route, unless other flows have all its slots.
  *
  *   place:  IDLE ──bytes are left, slots are free──▶ FILLING ──landed──▶ DRAINING ──landed──▶ IDLE
  *   IDLE, no bytes left: its slots are given back
@@ -273,6 +274,19 @@ static HOCCL_Result step_place(struct hoccl_gpu *gpu, struct hoccl_flow *f, int 
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
 
+/* Another flow has the slots on the other GPU, maybe for long: a phase (hold.h) may keep it up, in which this one is what
+ * comes first. So this one goes by host memory too. */
+static void go_round(struct hoccl_gpu *gpu, struct hoccl_flow *f)
+{
+    struct hoccl_flow_self *s = &f->self;
+    bool has = s->place[0].span || s->place[1].span || s->front == s->back;
+    if (has || s->stage[1] || s->held || !may_use_host(gpu))
+        return;
+    f->view = &f->peer->stage->view;
+    if (hoccl_staged_prepare(gpu, f->view) == HOCCL_STAGE_READY)
+        s->stage[1] = f->peer->stage;
+}
+
 HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
     const struct hoccl_grant *g = &hoccl_flow_slot(flow)->grant;
@@ -297,6 +311,7 @@ HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
     HOCCL_Result r = in_turns(flow) ? step_turns(gpu, flow, moved) : HOCCL_SUCCESS;
     for (int i = in_turns(flow) ? BY_GPU : 0; i < HOCCL_FLOW_STAGES && !r; i++)
         r = step_place(gpu, flow, i, moved);
+    go_round(gpu, flow);
     if (r)
         return r;
     if (flow->self.landed < flow->header.bytes)

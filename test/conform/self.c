@@ -66,14 +66,18 @@ static bool work_open(struct rank *r, struct work *w)
            RANK_CUDA(r, cuCtxSynchronize());
 }
 
+static bool post(struct rank *r, struct work *w, size_t bytes)
+{
+    return RANK_OK(r, HOCCL_GroupStart()) &&
+           RANK_OK(r, HOCCL_Send((const void *)w->from, bytes, HOCCL_BYTE, 0, r->comm, w->stream)) &&
+           RANK_OK(r, HOCCL_Recv((void *)w->to, bytes, HOCCL_BYTE, 0, r->comm, w->stream)) && RANK_OK(r, HOCCL_GroupEnd());
+}
+
 static bool send_to_self(struct rank *r, struct work *w, size_t bytes)
 {
     HOCCL_Result error;
-    return RANK_OK(r, HOCCL_GroupStart()) &&
-           RANK_OK(r, HOCCL_Send((const void *)w->from, bytes, HOCCL_BYTE, 0, r->comm, w->stream)) &&
-           RANK_OK(r, HOCCL_Recv((void *)w->to, bytes, HOCCL_BYTE, 0, r->comm, w->stream)) && RANK_OK(r, HOCCL_GroupEnd()) &&
-           RANK_CUDA(r, cuStreamSynchronize(w->stream)) && RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)) &&
-           RANK_OK(r, error);
+    return post(r, w, bytes) && RANK_CUDA(r, cuStreamSynchronize(w->stream)) &&
+           RANK_OK(r, HOCCL_CommGetAsyncError(r->comm, &error)) && RANK_OK(r, error);
 }
 
 static bool right(struct rank *r, struct work *w, size_t bytes)
@@ -107,6 +111,14 @@ static void one(struct rank *r, struct work *w, size_t bytes, bool two)
     RANK_TRUE(r, routes != HOST_ONLY || push < 65536);
 }
 
+static void work_close(struct work *w)
+{
+    free(w->host);
+    cuStreamDestroy(w->stream);
+    cuMemFree(w->from);
+    cuMemFree(w->to);
+}
+
 static void exchange(struct rank *r)
 {
     struct work w = {0};
@@ -115,10 +127,7 @@ static void exchange(struct rank *r)
         for (int i = 0; i < 2; i++)
             one(r, &w, LARGE, routes == BOTH);
     }
-    free(w.host);
-    cuStreamDestroy(w.stream);
-    cuMemFree(w.from);
-    cuMemFree(w.to);
+    work_close(&w);
 }
 
 static void test_exchange(void **state)
@@ -127,10 +136,42 @@ static void test_exchange(void **state)
     ranks_run(1, exchange, NULL);
 }
 
+/* A message that a phase holds up has all slots on the other GPU; those of another communicator, which may be what the phase
+ * is about, do not wait for its end. Not where copies from host memory may stand behind gates. */
+static void beside_held(struct rank *r)
+{
+    struct work held = {0}, w = {0};
+    HOCCL_Comm other = HOCCL_COMM_NULL, own = r->comm;
+    if (work_open(r, &held) && work_open(r, &w) && RANK_OK(r, HOCCL_CommSplit(own, 0, 0, &other)) &&
+        RANK_OK(r, HOCCL_ForegroundBegin(own, w.stream)) && RANK_CUDA(r, cuStreamSynchronize(w.stream)) &&
+        post(r, &held, PIECE)) {
+        usleep(50000);
+        r->comm = other;
+        send_to_self(r, &w, SMALL);
+        send_to_self(r, &w, PIECE);
+        r->comm = own;
+        RANK_TRUE(r, cuStreamQuery(held.stream) == CUDA_ERROR_NOT_READY);
+        RANK_OK(r, HOCCL_ForegroundEnd(own, w.stream));
+        RANK_CUDA(r, cuStreamSynchronize(held.stream));
+        right(r, &w, PIECE);
+        right(r, &held, PIECE);
+        RANK_OK(r, HOCCL_CommDestroy(other));
+    }
+    work_close(&w);
+    work_close(&held);
+}
+
+static void test_beside_held(void **state)
+{
+    (void)state;
+    if (routes == BOTH)
+        ranks_run(1, beside_held, NULL);
+}
+
 /* Settings are read once in a process. */
 static int child(int mode, const char *gate, const char *connections)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exchange)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exchange), cmocka_unit_test(test_beside_held)};
     int status;
     pid_t pid = fork();
     if (!pid) {
@@ -145,6 +186,7 @@ static int child(int mode, const char *gate, const char *connections)
 int main(void)
 {
     setenv("HOCCL_DEVICE", "emu", 1);
+    setenv("HOCCL_PAUSE", "7000", 1);
     ranks_environment(2);
     int failed = child(BOTH, "auto", "32");
     failed |= child(GPU_ONLY, "h2d", "1");
