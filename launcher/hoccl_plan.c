@@ -38,7 +38,8 @@ static const char usage[] =
 "      --pairs KIND      adjacent, none (host memory), outside (for GPUs without a neighbour); adjacent\n"
 "      --no-self         the diagonal does not move\n"
 "      --no-relay        do not use other GPUs' NICs\n"
-"      --method NAME     auto, rotation, peel (Algorithm 1) or list; auto shows all and marks production's\n"
+"      --method NAME     auto, rotation, peel (Algorithm 1) or list; auto shows all and marks production's;\n"
+"                        turns: one node as the runtime moves it, which follows no plan there\n"
 "      --simulate        run the plan in virtual time\n"
 "      --grants          simulate the wires without a plan, by the receivers' grants\n"
 "      --no-overlap      simulate forwarding and wire one after the other\n"
@@ -124,7 +125,7 @@ static int parse_option(struct hoccl_tool *t, struct arguments *a, int option, c
 	case OPT_METHOD:
 		a->method = value;
 		return strcmp(value, "auto") && strcmp(value, "rotation") && strcmp(value, "peel") &&
-		       strcmp(value, "list") ? -1 : 0;
+		       strcmp(value, "list") && strcmp(value, "turns") ? -1 : 0;
 	case OPT_SVG:
 		a->svg = value;
 		return 0;
@@ -288,6 +289,12 @@ static int make_results(struct hoccl_tool *t, const struct arguments *a, struct 
 
 	if (!strcmp(a->method, "rotation") && !uniform)
 		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "a rotation needs a uniform matrix, its diagonal included");
+	if (!strcmp(a->method, "turns")) {
+		t->chosen = HOCCL_TOOL_TURNS;
+		return t->layout.nodes == 1 ?
+			hoccl_turns_expand(&t->result[t->chosen].plan, t->traffic, &t->machine, error) :
+			hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "turns are those of one node, not of %d", t->layout.nodes);
+	}
 	if (asked(a, "rotation") && uniform)
 		status = hoccl_rotation_expand(&rotation->plan, &t->layout, &t->machine, t->c[0],
 					       &rotation->planning_ns, error);
@@ -323,7 +330,7 @@ static int simulate(struct hoccl_tool *t, struct hoccl_plan_error *error)
 
 static void free_results(struct hoccl_tool *t)
 {
-	static const char *const names[HOCCL_TOOL_METHODS] = {"rotation", "peel", "list"};
+	static const char *const names[HOCCL_TOOL_METHODS] = {"rotation", "peel", "list", "turns"};
 
 	for (int i = 0; i < HOCCL_TOOL_METHODS; i++) {
 		hoccl_plan_free(t->result[i].plan);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rule of a rotation written out as a plan, so that it can be printed, drawn and simulated like the others. */
+/* Rules written out as plans, so that they can be printed, drawn and simulated like the others. */
 #include "hoccl_plan_tool.h"
 
 #include "sched/rotate.h"
@@ -96,6 +96,68 @@ int hoccl_rotation_expand(struct hoccl_plan **out, const struct hoccl_layout *la
 		hoccl_plan_free(plan);
 		return hoccl_plan_fail(error, HOCCL_PLAN_MEMORY, "no memory for the plan of %d GPUs", layout->gpus);
 	}
+	*out = plan;
+	return 0;
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t push_time(const struct hoccl_machine *machine, const struct hoccl_local *l)
+{
+	uint64_t ns = hoccl_rate_time(&machine->rate[HOCCL_LINE_PUSH], l->bytes);
+
+	return l->src == l->dst ? ns + hoccl_rate_time(&machine->rate[HOCCL_LINE_PULL], l->bytes) : ns;
+}
+
+/* A stage is a distance. The time is that of the busiest GPU or line: how pieces collide only a simulation knows. */
+static void expand_turns(struct hoccl_plan *plan, const struct hoccl_traffic *traffic, const struct hoccl_machine *machine)
+{
+	int gpus = traffic->layout->gpus;
+	uint64_t busy[HOCCL_SCHED_MAX_GPUS] = {0};
+
+	for (int d = 1; d <= gpus; d++) {
+		struct hoccl_plan_stage *stage = &plan->stage[d - 1];
+
+		*stage = (struct hoccl_plan_stage){machine->start_ns, plan->sum_ns, 0, plan->locals};
+		for (int g = 0; g < gpus; g++) {
+			int to = (g + d) % gpus;
+			struct hoccl_local *l = &plan->local[plan->locals];
+
+			*l = (struct hoccl_local){traffic->c[g * gpus + to], 0, (uint32_t)(d - 1), (int16_t)g, (int16_t)to};
+			uint64_t ns = machine->start_ns + push_time(machine, l);
+
+			busy[g] += l->bytes ? ns : 0;
+			stage->ns = l->bytes && ns > stage->ns ? ns : stage->ns;
+			plan->makespan_ns = busy[g] > plan->makespan_ns ? busy[g] : plan->makespan_ns;
+			plan->locals += l->bytes != 0;
+		}
+		plan->sum_ns += stage->ns;
+	}
+	plan->stage[gpus] = (struct hoccl_plan_stage){0, plan->sum_ns, 0, plan->locals};
+	plan->stages = plan->extra = (uint32_t)gpus;
+}
+
+int hoccl_turns_expand(struct hoccl_plan **out, const struct hoccl_traffic *traffic, const struct hoccl_machine *machine,
+		       struct hoccl_plan_error *error)
+{
+	size_t gpus = (size_t)traffic->layout->gpus;
+	uint64_t bound;
+	int status = hoccl_traffic_bound(traffic, machine, &bound, error);
+	struct hoccl_plan *plan = status ? NULL : calloc(1, sizeof(*plan));
+
+	if (status)
+		return status;
+	if (plan) {
+		plan->method = HOCCL_PLAN_ROTATION;
+		plan->bound_ns = plan->relay_bound_ns = plan->makespan_ns = bound;
+		plan->local = malloc((gpus * gpus + 1) * sizeof(*plan->local));
+		plan->stage = calloc(gpus + 1, sizeof(*plan->stage));
+	}
+	if (!plan || !plan->local || !plan->stage) {
+		hoccl_plan_free(plan);
+		return hoccl_plan_fail(error, HOCCL_PLAN_MEMORY, "no memory for the turns of %zu GPUs", gpus);
+	}
+	expand_turns(plan, traffic, machine);
 	*out = plan;
 	return 0;
 }

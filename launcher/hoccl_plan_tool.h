@@ -18,7 +18,7 @@ struct hoccl_tool_result {
 	struct hoccl_sim_result sim;
 };
 
-enum { HOCCL_TOOL_ROTATION, HOCCL_TOOL_PEEL, HOCCL_TOOL_LIST, HOCCL_TOOL_METHODS };
+enum { HOCCL_TOOL_ROTATION, HOCCL_TOOL_PEEL, HOCCL_TOOL_LIST, HOCCL_TOOL_TURNS, HOCCL_TOOL_METHODS };
 
 /* The wires by grants: in the rotation's order, the longest first, the largest totals first, in a plan's order. */
 enum { HOCCL_TOOL_STAGES, HOCCL_TOOL_LONGEST, HOCCL_TOOL_TOTALS, HOCCL_TOOL_PLAN, HOCCL_TOOL_GRANTS };
@@ -50,6 +50,10 @@ int hoccl_input_matrix(const char *path, int gpus, uint64_t *c, struct hoccl_pla
 int hoccl_rotation_expand(struct hoccl_plan **plan, const struct hoccl_layout *layout,
 			  const struct hoccl_machine *machine, uint64_t bytes, uint64_t *planning_ns,
 			  struct hoccl_plan_error *error);
+
+/* One node as the runtime moves it: each GPU pushes to the next ones in turn and its own piece last, without a barrier or grants. */
+int hoccl_turns_expand(struct hoccl_plan **plan, const struct hoccl_traffic *traffic, const struct hoccl_machine *machine,
+		       struct hoccl_plan_error *error);
 
 void hoccl_print_text(const struct hoccl_tool *tool, FILE *file);
 int hoccl_print_json(const struct hoccl_tool *tool, FILE *file);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was measured beside what hoccl-plan --simulate predicts, and beside one another.
+/* What was measured beside what hoccl-plan --simulate predicts of the way the runtime does it (turns) and of the best plan, and beside
+ * one another.
  *
  *   examples/NAME_perf -J ──▶ LABEL=FILE ──┬─▶ the rows that say who sends how much to whom ──▶ hoccl-plan ──▶ measured / simulated
  *   nccl_rate PREFIX ───────▶ LABEL=FILE ──┴─▶ a line for each pattern, number of ranks and size, a column for each label
@@ -28,7 +29,8 @@ struct cell {
     const char *label, *pattern; /* pattern: the program's name without _perf */
     json_int_t ranks, bytes;
     bool in_place;
-    double time_us, busbw, simulated_us; /* simulated_us 0: nobody said who sends what */
+    double time_us, busbw;
+    double simulated_us, planned_us; /* as the runtime does it, and by a plan; 0: nobody said who sends what */
 };
 
 static struct cell *cells;
@@ -99,7 +101,7 @@ static double simulated_us(const json_t *result)
     return 1e-3 * json_number_value(json_object_get(schedule, "simulated_ns"));
 }
 
-static double simulate(const json_t *traffic, bool in_place)
+static double simulate(const json_t *traffic, bool in_place, const char *method)
 {
     char path[] = "/tmp/compare-XXXXXX", *command;
     json_error_t error;
@@ -107,7 +109,7 @@ static double simulate(const json_t *traffic, bool in_place)
     if (file < 0 || close(file))
         fail("%s: %m", path);
     write_matrix(path, traffic, in_place);
-    if (asprintf(&command, "'%s' -m '%s' --simulate --json 1x%zu '%s'", plan, machine, json_array_size(traffic), path) < 0)
+    if (asprintf(&command, "'%s' -m '%s' --method %s --simulate --json 1x%zu '%s'", plan, machine, method, json_array_size(traffic), path) < 0)
         fail("no memory for a command");
     FILE *output = popen(command, "r");
     if (!output)
@@ -139,8 +141,10 @@ static void add(struct cell cell, const json_t *result, const json_t *traffic)
     cell.busbw = json_number_value(json_object_get(result, "busbw_GBps"));
     if (cell.time_us <= 0)
         fail("%s: %s of %" JSON_INTEGER_FORMAT " bytes has no time_us", cell.label, cell.pattern, cell.bytes);
-    if (json_array_size(traffic) > 1 && cell.label == labels[0] && !access(plan, X_OK))
-        cell.simulated_us = simulate(traffic, cell.in_place);
+    if (json_array_size(traffic) > 1 && cell.label == labels[0] && !access(plan, X_OK)) {
+        cell.simulated_us = simulate(traffic, cell.in_place, "turns");
+        cell.planned_us = simulate(traffic, cell.in_place, "auto");
+    }
     cells = room(cells, cell_count + 1, sizeof *cells);
     cells[cell_count++] = cell;
 }
@@ -189,8 +193,8 @@ static bool is_far_off(const struct cell *c)
 static void print_predictions(void)
 {
     size_t simulated = 0, off = 0;
-    printf("# measured beside hoccl-plan -m %s --simulate, us\n%-10s %5s %12s %-8s %-12s %12s %12s %7s\n", machine, "# pattern", "ranks",
-           "bytes", "", "", "measured", "simulated", "ratio");
+    printf("# measured beside hoccl-plan -m %s --simulate, us\n%-10s %5s %12s %-8s %-12s %12s %12s %7s %12s\n", machine, "# pattern",
+           "ranks", "bytes", "", "", "measured", "simulated", "ratio", "by a plan");
     for (size_t i = 0; i < cell_count; i++) {
         const struct cell *c = &cells[i];
         if (c->simulated_us <= 0)
@@ -198,7 +202,7 @@ static void print_predictions(void)
         simulated++;
         off += is_far_off(c);
         print_start(c);
-        printf(" %-12s %12.1f %12.1f %7.2f%s\n", c->label, c->time_us, c->simulated_us, c->time_us / c->simulated_us,
+        printf(" %-12s %12.1f %12.1f %7.2f %12.1f%s\n", c->label, c->time_us, c->simulated_us, c->time_us / c->simulated_us, c->planned_us,
                is_far_off(c) ? "  MORE THAN 10 % OFF" : "");
     }
     printf("# %zu of %zu differ by more than 10 %%%s%s\n", off, simulated, access(plan, X_OK) ? "; there is no " : "",
@@ -261,6 +265,7 @@ static void write_json(void)
                               c->bytes, "in_place", c->in_place, "time_us", c->time_us, "busbw_GBps", c->busbw);
         if (c->simulated_us > 0) {
             json_object_set_new(o, "simulated_us", json_real(c->simulated_us));
+            json_object_set_new(o, "planned_us", json_real(c->planned_us));
             json_object_set_new(o, "measured_to_simulated", json_real(c->time_us / c->simulated_us));
         }
         json_array_append_new(all, o);

@@ -86,6 +86,23 @@ good 1x2 "$work/self.csv" -m h200 --simulate --json
 good 1x2 "$work/self.csv" -m h800 --simulate --json
 [ "$(nanoseconds simulated_ns)" -lt $((1073741824 * 2 * 9 / 10 / 200)) ] || complain "two engines wait for one another"
 
+# In turn: equal pieces go as by the rotation, all to one shares its link, and what one sends to two others comes one after the other.
+good 1x4 uniform,line=1GiB -m h200 --no-self --method turns --simulate --json
+turns=$(nanoseconds simulated_ns)
+good 1x4 uniform,line=1GiB -m h200 --no-self --simulate --json
+off=$((turns - $(nanoseconds simulated_ns)))
+[ "${off#-}" -lt $((turns / 100)) ] || complain "equal pieces in turn are not a rotation: $off ns off"
+file incast.csv <<'EOF'
+0,0,0
+400MB,0,0
+400MB,0,0
+EOF
+good 1x3 "$work/incast.csv" -m h200 --method turns --simulate --json
+[ "$(nanoseconds simulated_ns)" -gt $((800000000 / 396)) ] || complain "two GPUs push to a third faster than its link"
+for pattern in random zipf sparse block hotrow hotcol permutation stochastic pair; do
+	good 1x8 $pattern,line=64MiB -m h200 --method turns --simulate
+done
+
 bad 1 'none.csv: No such file' 2x2 "$work/none.csv"
 bad 1 'topo.none: No such file' "$work/topo.none" uniform
 bad 1 'matrix.csv:1: more than 4 entries' 2x2 "$work/matrix.csv"
@@ -122,6 +139,7 @@ bad 1 'percent=200' 2x2 sparse,percent=200
 bad 1 'seed has no value' 2x2 zipf,seed
 bad 1 'skew=fast' 2x2 zipf,skew=fast
 bad 1 'line=0' 2x2 zipf,line=0
+bad 1 'turns are those of one node' 2x2 zipf --method turns
 bad 1 'a rotation needs a uniform' 2x2 zipf --method rotation
 bad 1 'draws at most 64' 9x8 uniform --svg "$work/x.svg"
 bad 1 'No such file' 2x2 uniform --svg "$work/none/x.svg"
