@@ -9,7 +9,8 @@
  * a rank's own piece does not move. Rows whose measured time is more than 10 % off the simulated one are marked and counted: then
  * the model, or the code, is wrong.
  *
- * usage: compare [-p HOCCL-PLAN] [-m MACHINE] [-J FILE] LABEL=FILE…     status 1: something cannot be read or simulated */
+ * usage: compare [-p HOCCL-PLAN] [-m MACHINE] [-J FILE] LABEL[:PATTERN]=FILE…     PATTERN: instead of NAME
+ * Status 1: something cannot be read or simulated. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <inttypes.h>
@@ -109,7 +110,8 @@ static double simulate(const json_t *traffic, bool in_place, const char *method)
     if (file < 0 || close(file))
         fail("%s: %m", path);
     write_matrix(path, traffic, in_place);
-    if (asprintf(&command, "'%s' -m '%s' --method %s --simulate --json 1x%zu '%s'", plan, machine, method, json_array_size(traffic), path) < 0)
+    if (asprintf(&command, "'%s' -m '%s' --method %s --simulate --json 1x%zu '%s'", plan, machine, method, json_array_size(traffic),
+                 path) < 0)
         fail("no memory for a command");
     FILE *output = popen(command, "r");
     if (!output)
@@ -151,7 +153,7 @@ static void add(struct cell cell, const json_t *result, const json_t *traffic)
 
 static void read_file(const char *argument)
 {
-    const char *equal = strchr(argument, '=');
+    const char *equal = strchr(argument, '='), *colon = strchr(argument, ':');
     json_error_t error;
     size_t i;
     json_t *row;
@@ -161,9 +163,9 @@ static void read_file(const char *argument)
     const char *program = json_string_value(json_object_get(all, "program"));
     if (!program)
         fail("%s: %s", equal + 1, all ? "no \"program\" in it" : error.text);
-    const char *suffix = strstr(program, "_perf");
-    struct cell cell = {.label = take_label(argument, (size_t)(equal - argument)),
-                        .pattern = copy(program, suffix ? (size_t)(suffix - program) : strlen(program)),
+    const char *name = colon && colon < equal ? colon + 1 : program, *name_end = name == program ? strstr(program, "_perf") : equal;
+    struct cell cell = {.label = take_label(argument, (size_t)((name == program ? equal : colon) - argument)),
+                        .pattern = copy(name, name_end ? (size_t)(name_end - name) : strlen(name)),
                         .ranks = json_integer_value(json_object_get(all, "ranks"))};
     json_array_foreach (json_object_get(all, "rows"), i, row) {
         const json_t *traffic = json_object_get(row, "traffic"), *in_place = json_object_get(row, "in_place");
@@ -181,7 +183,7 @@ static void read_file(const char *argument)
 
 static void print_start(const struct cell *c)
 {
-    printf("%-10s %5" JSON_INTEGER_FORMAT " %12" JSON_INTEGER_FORMAT " %-8s", c->pattern, c->ranks, c->bytes,
+    printf("%-16s %5" JSON_INTEGER_FORMAT " %12" JSON_INTEGER_FORMAT " %-8s", c->pattern, c->ranks, c->bytes,
            c->in_place ? "in place" : "");
 }
 
@@ -193,7 +195,7 @@ static bool is_far_off(const struct cell *c)
 static void print_predictions(void)
 {
     size_t simulated = 0, off = 0;
-    printf("# measured beside hoccl-plan -m %s --simulate, us\n%-10s %5s %12s %-8s %-12s %12s %12s %7s %12s\n", machine, "# pattern",
+    printf("# measured beside hoccl-plan -m %s --simulate, us\n%-16s %5s %12s %-8s %-12s %12s %12s %7s %12s\n", machine, "# pattern",
            "ranks", "bytes", "", "", "measured", "simulated", "ratio", "by a plan");
     for (size_t i = 0; i < cell_count; i++) {
         const struct cell *c = &cells[i];
@@ -234,7 +236,7 @@ static bool is_first_of_line(size_t i)
 /* A column for each label: its rate, and the first one's beside it. */
 static void print_lines(void)
 {
-    printf("# busbw in GB/s; in brackets: %s / that\n%-10s %5s %12s %-8s", label_count ? labels[0] : "", "# pattern", "ranks", "bytes", "");
+    printf("# busbw in GB/s; in brackets: %s / that\n%-16s %5s %12s %-8s", label_count ? labels[0] : "", "# pattern", "ranks", "bytes", "");
     for (size_t l = 0; l < label_count; l++)
         printf(" %17s", labels[l]);
     printf("\n");
@@ -280,7 +282,7 @@ int main(int argc, char **argv)
     int letter;
     while ((letter = getopt(argc, argv, "p:m:J:")) != -1) {
         if (letter == '?') {
-            fprintf(stderr, "usage: compare [-p HOCCL-PLAN] [-m MACHINE] [-J FILE] LABEL=FILE...\n");
+            fprintf(stderr, "usage: compare [-p HOCCL-PLAN] [-m MACHINE] [-J FILE] LABEL[:PATTERN]=FILE...\n");
             return 2;
         }
         *(letter == 'p' ? &plan : letter == 'm' ? &machine : &json_path) = optarg;

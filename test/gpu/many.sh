@@ -16,7 +16,8 @@
 # NCCL_TESTS  a folder with built nccl-tests, for its copy-engine collectives
 #
 #   part      what
-#   patterns  AllGather, Alltoall, Alltoallv by Zipf's law, rings of Send and Recv over all GPUs and over half of them; every byte checked
+#   patterns  AllGather, Alltoall, Alltoallv by Zipf's law and by chance, rings of Send and Recv over all GPUs and over half of
+#             them; every byte checked
 #   nccl      the same by NCCL as it comes
 #   ctas      … held to 1, 2, 4, 8 CTAs
 #   engines   … by its copy engines, on registered windows (nccl-tests -R 2 -x 2)
@@ -33,6 +34,10 @@ gpus=${GPUS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 half=$((gpus / 2))
 limit=${LIMIT:-460} parts=${PARTS:-patterns nccl engines ctas incast hold bounce nodes slots} iterations=${ITERATIONS:-20}
 deadline=$((limit - 20)) # the tables come after it
+if [ -n "${GPUS:-}" ] && [ -z "${CUDA_VISIBLE_DEVICES:-}" ]; then # for what takes all that it sees
+    CUDA_VISIBLE_DEVICES=$(seq -s , 0 $((gpus - 1)))
+    export CUDA_VISIBLE_DEVICES
+fi
 failed=0 skipped=0
 tables=() # what compare is given
 
@@ -80,7 +85,7 @@ table() {
     [ ! -s "$out/$2" ] || tables+=("$1=$out/$2")
 }
 
-# pattern LABEL NAME RANKS FACTOR PROGRAM OPTIONS…: sizes and JSON are added. `most` may cut the sizes.
+# pattern LABEL[:NAME] NAME RANKS FACTOR PROGRAM OPTIONS…: sizes and JSON are added. `most` may cut the sizes.
 pattern() {
     local label=$1 name=$2 n=$3 factor=$4 program=$5
     shift 5
@@ -100,6 +105,7 @@ part_patterns() {
     pattern HOCCL allgather "$gpus" 2 allgather_perf
     pattern HOCCL alltoall "$gpus" 2 alltoall_perf
     pattern HOCCL alltoallv "$gpus" 2 alltoallv_perf --zipf 1
+    pattern HOCCL:alltoallv-random alltoallv-random "$gpus" 8 alltoallv_perf --random 1
     pattern HOCCL ring "$gpus" 2 sendrecv_perf
     if [ "$half" -gt 1 ]; then
         pattern HOCCL ring-half "$half" 2 sendrecv_perf

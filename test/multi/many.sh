@@ -38,9 +38,10 @@ whole() {
         grep -B 12 -E '^## .*(status [^0]|FAILED)' "$work/out/many.txt"
     fi
     grep -q "SKIPPED NCCL's copy engines, sendrecv" "$work/output" || complain "it does not say what it has skipped"
-    [ "$(grep -c ' status 0' "$work/output")" = 29 ] || complain "$(grep -c ' status 0' "$work/output") steps, not 29"
+    [ "$(grep -c ' status 0' "$work/output")" = 30 ] || complain "$(grep -c ' status 0' "$work/output") steps, not 30"
     grep -qE "^allgather +$gpus +65536 in place .* 80\.8( |$)" "$work/out/compare.txt" ||
         complain "nccl-tests' row is not in the table"
+    grep -qE '^alltoallv-random .* HOCCL ' "$work/out/compare.txt" || complain "Alltoallv by chance is not in the table"
     grep -q '"measured_to_simulated"' "$work/out/compare.json" || complain "nothing was simulated"
 }
 whole 4
