@@ -16,7 +16,6 @@ struct hoccl_pipe hoccl_pipe_make(bool on_gpu, const struct hoccl_transport_cost
         .grant = cost->late,
         .link = cost->link,
         .lanes = lanes,
-        .spread = cost->spread,
     };
 }
 
@@ -25,38 +24,22 @@ static uint64_t cost(const struct hoccl_pipe_stage *s, uint64_t bytes)
     return s->start + bytes * s->each / 1000;
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static unsigned lanes_of(const struct hoccl_pipe *pipe)
 {
     return pipe->lanes < 1 ? 1 : (unsigned)pipe->lanes;
 }
 
-static unsigned pieces(const struct hoccl_pipe *pipe, uint64_t bytes)
+static uint64_t later(uint64_t a, uint64_t b)
 {
-    uint64_t n = pipe->spread ? bytes / pipe->spread : 1;
-    return n < 1 ? 1 : n < lanes_of(pipe) ? (unsigned)n : lanes_of(pipe);
+    return a > b ? a : b;
 }
 
-static unsigned servers(const struct hoccl_pipe *pipe, uint64_t chunk)
+/* The next chunk, of n bytes, is there at `at`: when it has gone over its lane and the link. */
+static uint64_t pass(const struct hoccl_pipe *pipe, uint64_t *lane, uint64_t *link, uint64_t at, uint64_t n)
 {
-    return lanes_of(pipe) / pieces(pipe, chunk);
-}
-
-static uint64_t wire_cost(const struct hoccl_pipe *pipe, uint64_t bytes)
-{
-    return pipe->wire.start + bytes * pipe->wire.each / pieces(pipe, bytes) / 1000;
-}
-
-/* The next chunk, of n bytes, is there at `at`: when it has gone through its server and over the link. */
-static uint64_t pass(const struct hoccl_pipe *pipe, uint64_t *server, uint64_t *link, uint64_t at, uint64_t n)
-{
-    uint64_t begun = later(*server, at);
+    uint64_t begun = later(*lane, at);
     *link = later(*link, begun) + n * pipe->link / 1000;
-    return *server = later(begun + wire_cost(pipe, n), *link);
+    return *lane = later(begun + cost(&pipe->wire, n), *link);
 }
 
 /* Grants go when a quarter of the depth is free, or as much as is left (wire.c): the chunk by whose landing chunk i, not of the first
@@ -71,17 +54,16 @@ static uint64_t freed_by(uint64_t i, uint64_t chunks, unsigned depth)
 uint64_t hoccl_pipe_time(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t chunk, unsigned depth)
 {
     uint64_t landed[WINDOW] = {0}; /* chunk i mod WINDOW */
-    uint64_t server[HOCCL_LANES_MAX] = {0};
+    uint64_t lane[HOCCL_LANES_MAX] = {0};
     uint64_t engine = 0, link = 0, far = 0;
     uint64_t chunks = (bytes + chunk - 1) / chunk;
-    unsigned abreast = servers(pipe, chunk);
     if (depth > WINDOW)
         depth = WINDOW;
     for (uint64_t i = 0; i < chunks; i++) {
         uint64_t n = i < chunks - 1 ? chunk : bytes - i * chunk;
         uint64_t granted = i < depth ? 0 : landed[freed_by(i, chunks, depth) % WINDOW] + pipe->grant;
         engine = later(engine, granted) + cost(&pipe->engine, n);
-        uint64_t there = pass(pipe, &server[i % abreast], &link, engine + pipe->engine.late, n);
+        uint64_t there = pass(pipe, &lane[i % lanes_of(pipe)], &link, engine + pipe->engine.late, n);
         far = later(far, there + pipe->wire.late) + cost(&pipe->far, n);
         landed[i % WINDOW] = far + pipe->far.late;
     }
@@ -105,8 +87,8 @@ uint64_t hoccl_pipe_chunk(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_
 
 uint64_t hoccl_pipe_pace(const struct hoccl_pipe *pipe, uint64_t chunk)
 {
-    uint64_t wire = later(wire_cost(pipe, chunk) / servers(pipe, chunk), chunk * pipe->link / 1000);
-    return later(wire, later(cost(&pipe->engine, chunk), cost(&pipe->far, chunk)));
+    uint64_t lanes = later(cost(&pipe->wire, chunk) / lanes_of(pipe), chunk * pipe->link / 1000);
+    return later(lanes, later(cost(&pipe->engine, chunk), cost(&pipe->far, chunk)));
 }
 
 uint64_t hoccl_pipe_before(const struct hoccl_pipe *pipe, uint64_t chunk)
@@ -114,17 +96,17 @@ uint64_t hoccl_pipe_before(const struct hoccl_pipe *pipe, uint64_t chunk)
     return pipe->grant + cost(&pipe->engine, chunk) + pipe->engine.late;
 }
 
-/* A chunk takes longer through its server than the pace of all. */
+/* A chunk takes longer over its lane than the pace of all lanes. */
 uint64_t hoccl_pipe_behind(const struct hoccl_pipe *pipe, uint64_t chunk)
 {
-    uint64_t wire = wire_cost(pipe, chunk), pace = hoccl_pipe_pace(pipe, chunk);
+    uint64_t wire = cost(&pipe->wire, chunk), pace = hoccl_pipe_pace(pipe, chunk);
     return (wire > pace ? wire - pace : 0) + pipe->wire.late + cost(&pipe->far, chunk) + pipe->far.late;
 }
 
 unsigned hoccl_pipe_depth(const struct hoccl_pipe *pipe, uint64_t chunk)
 {
-    uint64_t pace = hoccl_pipe_pace(pipe, chunk), wire = wire_cost(pipe, chunk);
+    uint64_t pace = hoccl_pipe_pace(pipe, chunk), wire = cost(&pipe->wire, chunk);
     uint64_t round = pipe->grant + cost(&pipe->engine, chunk) + pipe->engine.late + wire + pipe->wire.late +
                      cost(&pipe->far, chunk) + pipe->far.late;
-    return (unsigned)later(2 * ((round + pace - 1) / pace), servers(pipe, chunk) + 2);
+    return (unsigned)later(2 * ((round + pace - 1) / pace), lanes_of(pipe) + 2);
 }

@@ -4,15 +4,14 @@
  *
  *   chunk i:   engine ──▶ wire ──▶ far engine ──grant──▶ chunk i + depth may begin, and with it a quarter of the depth
  *
- * An engine works on one chunk at a time and on the next as soon as it has it; the wire has servers that do so, each with a chunk
- * of its own, which share a link. A server is a lane; or, of a transport that spreads a chunk over several (`spread`), as many
- * lanes as the chunk has pieces, with a byte's cost divided by their number: one server if the pieces take all lanes. A stage
- * costs `start` per chunk, `each` per byte, and hands over `late` after it has ended (what a flag or an event takes to be seen).
+ * An engine works on one chunk at a time and on the next as soon as it has it; the wire has lanes that do so, each with a chunk
+ * of its own, which share a link. A stage costs `start` per chunk, `each` per byte, and hands over `late` after it has ended
+ * (what a flag or an event takes to be seen).
  *
  *   pace    the time between two chunks that the slowest stage leaves: an engine, or all lanes together
- *   round   from a grant's leaving to the landing of the chunk it was for: grant, engine, its server, far engine, and their delays
+ *   round   from a grant's leaving to the landing of the chunk it was for: grant, engine, its lane, far engine, and their delays
  *   depth   the larger of
- *             servers + 2           a chunk in each server and in each engine
+ *             lanes + 2             a chunk in each lane and in each engine
  *             2 × ⌈round / pace⌉    as many as pass in a round; twice, because grants go in batches of a quarter of the depth (a
  *                                   message a chunk would cost as much as the chunk), and no network keeps to its averages
  *   chunk   the one of which pipe_time says that the message is there first; the largest for large messages. All chunks of a message
@@ -40,7 +39,6 @@ struct hoccl_pipe {
     uint32_t grant; /* ns from the far engine's end until the sender has the grant */
     uint32_t link;  /* ps a byte on all lanes together, at least */
     int lanes;      /* 0: as 1 */
-    uint32_t spread; /* bytes of a chunk that are worth a lane more; 0: a chunk goes over one */
 };
 
 /* Slots on another GPU or in host memory, a transport that costs so much. */

@@ -5,7 +5,7 @@
  *   stream   ┌header┬──── bytes ────┬header┬─ …
  *   recvmsg         └─▶ the region ─┴─▶ head
  *
- * Each call moves at most MOST bytes, so that lanes of a thread take turns and who wants the lane's lock waits for an
+ * Each call moves at most PIECE bytes, so that lanes of a thread take turns and who wants the lane's lock waits for an
  * instant only. A region is entered for the call and left after it: one that is removed in the middle of a write breaks
  * the connection at the next call. */
 #include "transport/tcp_lane.h"
@@ -26,7 +26,7 @@
 
 #define BATCH 8
 #define READS 4                  /* calls of recvmsg in a step */
-#define MOST ((uint64_t)256 << 10) /* bytes of a call: two pieces of writes, so that neither direction waits long for the other */
+#define PIECE ((uint64_t)1 << 20)
 #define SILENT 5                 /* looks, of which there are TCP_LOOKS in the life of a peer */
 #define HEAD sizeof(struct tcp_frame)
 
@@ -108,7 +108,7 @@ static void add_part(struct batch *b, const void *from, uint64_t bytes)
     b->bytes += bytes;
 }
 
-/* Header and bytes of a slot from `at` on, at most what is left of MOST. false: its region is not there. */
+/* Header and bytes of a slot from `at` on, at most what is left of PIECE. false: its region is not there. */
 static bool add_slot(struct tcp_lane *lane, struct batch *b, const struct tcp_slot *s, uint64_t at, const char **why)
 {
     uint64_t done = at < HEAD ? 0 : at - HEAD, rest = s->frame.bytes - done;
@@ -120,8 +120,8 @@ static bool add_slot(struct tcp_lane *lane, struct batch *b, const struct tcp_sl
     }
     if (at < HEAD)
         add_part(b, (const char *)&s->frame + at, HEAD - at);
-    if (b->bytes < MOST)
-        add_part(b, s->bytes + done, rest < MOST - b->bytes ? rest : MOST - b->bytes);
+    if (b->bytes < PIECE)
+        add_part(b, s->bytes + done, rest < PIECE - b->bytes ? rest : PIECE - b->bytes);
     return true;
 }
 
@@ -134,7 +134,7 @@ static void gather(struct tcp_lane *lane, struct batch *b)
     b->bytes = 0;
     if (!at && lane->note_left)
         add_part(b, (const char *)&lane->note + (HEAD - lane->note_left), lane->note_left);
-    for (uint32_t i = lane->sent; i != given && i - lane->sent < BATCH && b->bytes < MOST; i++, at = 0) {
+    for (uint32_t i = lane->sent; i != given && i - lane->sent < BATCH && b->bytes < PIECE; i++, at = 0) {
         if (add_slot(lane, b, &lane->slot[i % TCP_SLOTS], at, &why))
             continue;
         if (!b->parts)
@@ -160,18 +160,14 @@ static void advance(struct tcp_lane *lane, uint64_t n)
         }
         n -= rest;
         lane->sent_at = 0;
-        bool write = s->frame.kind != TCP_MESSAGE;
-        if (write) {
+        if (s->frame.kind == TCP_WRITE) {
             struct tcp_news *w = news(lane, TCP_NEWS_WRITTEN);
             w->tag = s->tag;
             w->bytes = s->frame.bytes;
-            w->whole = s->frame.whole;
-            w->number = s->frame.number;
+            tell(lane);
         }
         hoccl_poke(&lane->sent_bytes, lane->sent_bytes + s->frame.bytes);
         hoccl_publish(&lane->sent, lane->sent + 1);
-        if (write) /* who hears of it finds the slot free */
-            tell(lane);
     }
 }
 
@@ -229,12 +225,9 @@ static void end_frame(struct tcp_lane *lane)
         tell(lane);
         break;
     case TCP_WRITE:
-    case TCP_PIECE:
         n = news(lane, TCP_NEWS_ARRIVED);
         n->bytes = f->bytes;
         n->word = f->word;
-        n->whole = f->whole;
-        n->number = f->number;
         tell(lane);
         break;
     case TCP_GOODBYE:
@@ -259,9 +252,7 @@ static bool frame_is_sound(const struct tcp_lane *lane)
     case TCP_MESSAGE:
         return !lane->socket && f->bytes <= HOCCL_MESSAGE_BYTES;
     case TCP_WRITE:
-        return lane->socket && f->bytes && !f->whole;
-    case TCP_PIECE:
-        return lane->socket && f->bytes && f->bytes < f->whole;
+        return lane->socket && f->bytes;
     case TCP_BEAT:
     case TCP_GOODBYE:
         return !f->bytes;
@@ -317,10 +308,10 @@ static uint64_t receive_some(struct tcp_lane *lane)
     const char *why = NULL;
     int parts = 0;
     const struct tcp_frame *f = &lane->head;
-    uint64_t body = lane->left < MOST ? lane->left : MOST;
+    uint64_t body = lane->left < PIECE ? lane->left : PIECE;
     if (body) {
         char *to = lane->message + (f->bytes - lane->left);
-        if (f->kind != TCP_MESSAGE) {
+        if (f->kind == TCP_WRITE) {
             uint64_t at = f->address + (f->bytes - lane->left);
             region = hoccl_tcp_region_enter(&lane->loop->shared->regions, f->key, at, lane->left, &why);
             if (!region) {
@@ -362,7 +353,7 @@ static bool step_active(struct tcp_lane *lane)
     if (!tcp_news_room(lane->loop->news, TCP_NEWS_STEP))
         return true;
     uint64_t bytes = 0;
-    for (int i = 0; i < READS && bytes < MOST / 2 && lane->can_read && lane->state == TCP_ACTIVE; i++)
+    for (int i = 0; i < READS && bytes < PIECE / 2 && lane->can_read && lane->state == TCP_ACTIVE; i++)
         bytes += receive_some(lane);
     if (lane->state == TCP_ACTIVE)
         send_some(lane);
@@ -480,7 +471,7 @@ struct tcp_lane *hoccl_tcp_lane_open(struct tcp_loop *loop, int fd, uint64_t ser
     if (!lane)
         return NULL;
     lane->fd = -1;
-    if (!socket && !(lane->text = hoccl_alloc((size_t)TCP_MESSAGES * HOCCL_MESSAGE_BYTES, "a lane's messages"))) {
+    if (!socket && !(lane->text = hoccl_alloc((size_t)TCP_SLOTS * HOCCL_MESSAGE_BYTES, "a lane's messages"))) {
         free(lane);
         return NULL;
     }
@@ -513,35 +504,37 @@ void hoccl_tcp_lane_free(struct tcp_lane *lane)
 
 bool hoccl_tcp_lane_room(const struct tcp_lane *lane)
 {
-    return lane->given - hoccl_observe(&lane->sent) < (lane->text ? TCP_MESSAGES : TCP_SLOTS);
+    return lane->given - hoccl_observe(&lane->sent) < TCP_SLOTS;
 }
 
-void hoccl_tcp_lane_give_write(struct tcp_lane *lane, const struct hoccl_write *w, size_t at, size_t bytes, uint32_t number)
+static struct tcp_slot *free_slot(struct tcp_lane *lane)
 {
-    struct tcp_slot *s = &lane->slot[lane->given % TCP_SLOTS];
-    s->frame = (struct tcp_frame){.magic = TCP_FRAME_MAGIC, .kind = TCP_WRITE, .bytes = bytes, .key = w->to.key,
-                                  .address = w->to.address + w->to_offset + at, .word = w->word};
-    if (bytes < w->bytes) {
-        s->frame.kind = TCP_PIECE;
-        s->frame.number = number;
-        s->frame.whole = w->bytes;
-    }
+    return hoccl_tcp_lane_room(lane) ? &lane->slot[lane->given % TCP_SLOTS] : NULL;
+}
+
+bool hoccl_tcp_lane_give_write(struct tcp_lane *lane, const struct hoccl_write *w)
+{
+    struct tcp_slot *s = free_slot(lane);
+    if (!s)
+        return false;
+    s->frame = (struct tcp_frame){.magic = TCP_FRAME_MAGIC, .kind = TCP_WRITE, .bytes = w->bytes, .key = w->to.key,
+                                  .address = w->to.address + w->to_offset, .word = w->word};
     s->tag = w->tag;
     s->key = w->from->key.key;
-    s->bytes = (const char *)(uintptr_t)(w->from->key.address + w->offset + at);
+    s->bytes = (const char *)(uintptr_t)(w->from->key.address + w->offset);
     hoccl_publish(&lane->given, lane->given + 1);
     hoccl_tcp_loop_kick(lane->loop, lane);
+    return true;
 }
 
 /* A message saves the way through the I/O thread if the lane is free and the socket has room. */
 bool hoccl_tcp_lane_give_message(struct tcp_lane *lane, const void *bytes, size_t count)
 {
-    struct tcp_slot *s = &lane->slot[lane->given % TCP_SLOTS];
-    char *text = lane->text[lane->given % TCP_MESSAGES];
-    if (!hoccl_tcp_lane_room(lane))
+    struct tcp_slot *s = free_slot(lane);
+    if (!s)
         return false;
-    memcpy(text, bytes, count);
-    s->bytes = text;
+    s->bytes = lane->text[lane->given % TCP_SLOTS];
+    memcpy(lane->text[lane->given % TCP_SLOTS], bytes, count);
     s->frame = (struct tcp_frame){.magic = TCP_FRAME_MAGIC, .kind = TCP_MESSAGE, .bytes = count};
     s->key = 0;
     hoccl_publish(&lane->given, lane->given + 1);

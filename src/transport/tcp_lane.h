@@ -19,8 +19,7 @@
 #include "transport/tcp_loop.h"
 #include "transport/tcp_wire.h"
 
-#define TCP_SLOTS 32    /* writes or pieces in flight on a lane: one of each chunk that a flow may have on the way */
-#define TCP_MESSAGES 16 /* messages in flight on socket 0; each has its text there, a slot has none */
+#define TCP_SLOTS 16 /* writes in flight on a lane; messages on socket 0 */
 #define TCP_NAME 288
 
 enum tcp_lane_state { TCP_ACTIVE, TCP_QUIET, TCP_FAULTY, TCP_DEPARTING, TCP_CUT };
@@ -28,8 +27,8 @@ enum tcp_lane_state { TCP_ACTIVE, TCP_QUIET, TCP_FAULTY, TCP_DEPARTING, TCP_CUT 
 /* A thing given: the caller's until `given` passes it, then the I/O thread's until `sent` does. */
 struct tcp_slot {
     struct tcp_frame frame;
-    uint64_t tag;       /* WRITE */
-    uint64_t key;       /* WRITE, PIECE: of the region it comes from; MESSAGE: 0 */
+    uint64_t tag;
+    uint64_t key;       /* WRITE: of the region it comes from; MESSAGE: 0 */
     const char *bytes;  /* what goes: in a region, or in the lane's own text */
 };
 
@@ -80,10 +79,8 @@ struct tcp_lane *hoccl_tcp_lane_open(struct tcp_loop *loop, int fd, uint64_t ser
 /* Caller: is there room for another thing? */
 bool hoccl_tcp_lane_room(const struct tcp_lane *lane);
 
-/* Caller: the write, or from byte `at` on so many bytes of it as a piece of write `number`; there is room. */
-void hoccl_tcp_lane_give_write(struct tcp_lane *lane, const struct hoccl_write *write, size_t at, size_t bytes, uint32_t number);
-
-/* Caller: one more message; false if the ring is full. */
+/* Caller: one more thing; false if the ring is full. */
+bool hoccl_tcp_lane_give_write(struct tcp_lane *lane, const struct hoccl_write *write);
 bool hoccl_tcp_lane_give_message(struct tcp_lane *lane, const void *bytes, size_t count);
 
 /* Caller: has the kernel all that was given? */

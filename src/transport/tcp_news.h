@@ -17,8 +17,8 @@
 enum tcp_news_kind {
     TCP_NEWS_MET = 1,  /* the sockets of a connection have come together: `meeting`, whose owner the reader becomes */
     TCP_NEWS_MESSAGE,
-    TCP_NEWS_WRITTEN,  /* a write, or a piece of one (`whole`), is with the kernel */
-    TCP_NEWS_ARRIVED,  /* one has come */
+    TCP_NEWS_WRITTEN,
+    TCP_NEWS_ARRIVED,
     TCP_NEWS_GOODBYE,  /* the peer's last word on one socket */
     TCP_NEWS_BROKEN,   /* data: the text */
     TCP_NEWS_CALLED,   /* tag: the id of a pair that is summoned here, and has no meeting */
@@ -31,8 +31,6 @@ struct tcp_news {
     uint32_t socket;
     uint64_t tag;
     uint64_t bytes;
-    uint64_t whole;    /* of a piece: bytes of its write, else 0; and the write's number: */
-    uint32_t number;
     struct tcp_meeting *meeting;
     char data[HOCCL_MESSAGE_BYTES]; /* a message, or a text */
 };

@@ -13,14 +13,14 @@
  * nothing more and stays until the connection stands or the lower rank's end is seen on it.
  *   ◀── frame DECLINED ─────────────────────────────  instead of WELCOME: there is nobody here for this pair
  *
- * Socket 0 carries messages, beats and nothing large; sockets 1 … lanes carry writes and pieces of writes (tcp_pieces.h). Numbers are in the host's order:
+ * Socket 0 carries messages, beats and nothing large; sockets 1 … lanes carry writes. Numbers are in the host's order:
  * ranks of different orders cannot share a GPU's data anyway, and the magic then fails. */
 #ifndef HOCCL_TRANSPORT_TCP_WIRE_H
 #define HOCCL_TRANSPORT_TCP_WIRE_H
 
 #include <stdint.h>
 
-#define TCP_VERSION 3u
+#define TCP_VERSION 2u
 #define TCP_HELLO_MAGIC 0x48434f48u /* "HOCH" */
 #define TCP_ANSWER_MAGIC 0x41434f48u
 #define TCP_FRAME_MAGIC 0x46434f48u
@@ -47,18 +47,17 @@ struct tcp_answer {
 };
 _Static_assert(sizeof(struct tcp_answer) == 16, "wire format");
 
-enum tcp_frame_kind { TCP_WELCOME = 1, TCP_MESSAGE, TCP_WRITE, TCP_BEAT, TCP_GOODBYE, TCP_DECLINED, TCP_PIECE };
+enum tcp_frame_kind { TCP_WELCOME = 1, TCP_MESSAGE, TCP_WRITE, TCP_BEAT, TCP_GOODBYE, TCP_DECLINED };
 
 struct tcp_frame {
     uint32_t magic;
     uint32_t kind;      /* enum tcp_frame_kind */
-    uint64_t bytes;     /* that follow: MESSAGE, WRITE, PIECE */
-    uint64_t key;       /* WRITE, PIECE: of the region */
-    uint64_t address;   /* WRITE, PIECE: in the receiver's memory, inside the region */
-    uint32_t word;      /* WRITE, PIECE: for the receiver, of the write */
-    uint32_t number;    /* PIECE: of the write that it belongs to; those of one sender that go in pieces count from 1 on */
-    uint64_t whole;     /* PIECE: bytes of that write, in all its pieces */
+    uint64_t bytes;     /* that follow: MESSAGE, WRITE */
+    uint64_t key;       /* WRITE: of the region */
+    uint64_t address;   /* WRITE: in the receiver's memory, inside the region */
+    uint32_t word;      /* WRITE: for the receiver */
+    uint32_t zero;
 };
-_Static_assert(sizeof(struct tcp_frame) == 48, "wire format");
+_Static_assert(sizeof(struct tcp_frame) == 40, "wire format");
 
 #endif

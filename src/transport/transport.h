@@ -10,8 +10,8 @@
  *
  *   message     at most HOCCL_MESSAGE_BYTES, whole, unchanged, in the order of the messages, never lost while both ends live
  *   write       bytes of a region here into a region there, then a word of 32 bits that the peer sees (ARRIVED) when every
- *               byte is in place. Writes, or their pieces, are spread over the lanes; they arrive and complete in any order,
- *               and in no order with messages. The receiving program takes no part.
+ *               byte is in place. Writes are spread over the lanes; they arrive and complete in any order, and in no
+ *               order with messages. The receiving program takes no part.
  *
  *   sender                                                      receiver
  *   write(…, word, tag) ──── bytes ──────────────────────────▶ region
@@ -122,7 +122,7 @@ struct hoccl_transport_event {
     const char *text;           /* BROKEN; FLUSHED: why it could not be done, NULL: done. Valid until the next call of poll */
 };
 
-/* For tests and logs: what has gone over a lane so far. A piece of a write counts as one. */
+/* For tests and logs: what has gone over a lane so far. */
 struct hoccl_lane_count {
     uint64_t writes, bytes;     /* given to the lane here and completed */
     unsigned flight, most;      /* writes in flight now, and at most so far */
@@ -137,7 +137,6 @@ struct hoccl_transport_cost {
     uint32_t lane;  /* ps a byte on one lane */
     uint32_t link;  /* ps a byte on all lanes together, at least; of a fast network: on a slower one nothing is lost by it */
     uint32_t late;  /* ns until a write or a message is seen at the other end */
-    uint32_t spread; /* a write goes over as many lanes at once as give each so many bytes at least; 0: over one */
 };
 
 struct hoccl_transport {

@@ -63,8 +63,6 @@ static void record(struct line *l, const struct hoccl_transport_event *e)
         l->arrived++;
         l->arrived_bytes += e->bytes;
         l->seen[e->word % WORDS]++;
-        if (l->on_arrived)
-            l->on_arrived(l, e->word, e->bytes);
         break;
     case HOCCL_TRANSPORT_CLOSED:
         l->closed = true;

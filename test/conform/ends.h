@@ -34,7 +34,6 @@ struct line {
     uint8_t seen[WORDS];            /* how often a word has arrived, by word % WORDS */
     uint8_t done[WORDS];            /* how often a tag was written, by tag % WORDS */
     void (*on_message)(struct line *line, const void *bytes, size_t count);
-    void (*on_arrived)(struct line *line, uint32_t word, size_t bytes);
 };
 
 struct end {

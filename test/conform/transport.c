@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every transport has to do: "transport NAME [CASE…]". The name "tcp3" is tcp with three I/O threads. Two endpoints in this process; joining is here, what moves in
- * transport_data.c, writes in pieces in transport_pieces.c, how connections end and threads sleep in transport_end.c. */
+ * transport_data.c, how connections end and threads sleep in transport_end.c. */
 #include "transport_cases.h"
 
 #include "base/clock.h"
@@ -175,7 +175,6 @@ static const struct {
     {"join_timeout", case_join_timeout}, {"join_nobody", case_join_nobody}, {"close_any", case_close_any},
     {"cookie", case_cookie},           {"messages", case_messages},       {"backpressure", case_backpressure},
     {"sizes", case_sizes},             {"many", case_many},               {"threads", case_threads},         {"lanes", case_lanes},
-    {"spread", case_spread},           {"mixed", case_mixed},             {"killed", case_killed},
     {"connections", case_connections}, {"regions", case_regions},         {"region_threads", case_region_threads},
     {"close_idle", case_close_idle},   {"close_busy", case_close_busy},   {"both_close", case_both_close},
     {"cycles", case_cycles},           {"bell", case_bell},               {"quiet", case_quiet},

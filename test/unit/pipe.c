@@ -9,8 +9,7 @@
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 
-static const struct hoccl_transport_cost sockets = {2000, 333, 30, 15000, 0}, nic = {200, 20, 20, 3000, 0},
-                                         spreading = {25000, 440, 60, 150000, 128 * KIB};
+static const struct hoccl_transport_cost sockets = {2000, 333, 30, 15000}, nic = {200, 20, 20, 3000};
 
 /* One chunk: the three stages and their delays after one another. */
 static void test_one_chunk(void **state)
@@ -82,45 +81,6 @@ static void test_chosen_depth(void **state)
     assert_int_equal(hoccl_pipe_depth(&p, 1000), 2 * 3); /* the link holds all lanes back: 7,003 / 3,500 */
 }
 
-/* By hand: four lanes at 4 ns a byte, a piece of 500 bytes each at least. A chunk of 2,000 takes all four for 2 µs, one of 1,000 two
- * of them for as long, beside another; one of 499 one. */
-static void test_spread(void **state)
-{
-    struct hoccl_pipe p = {.engine = {0, 0, 1}, .wire = {0, 4000, 1}, .far = {0, 0, 1}, .grant = 1000, .lanes = 4, .spread = 500};
-    (void)state;
-    assert_int_equal(hoccl_pipe_time(&p, 2000, 2000, 8), 2000 + 3);
-    assert_int_equal(hoccl_pipe_time(&p, 8000, 2000, 8), 4 * 2000 + 3);
-    assert_int_equal(hoccl_pipe_time(&p, 1000, 1000, 8), 2000 + 3);
-    assert_int_equal(hoccl_pipe_time(&p, 8000, 1000, 8), 4 * 2000 + 3);
-    assert_int_equal(hoccl_pipe_time(&p, 499, 500, 8), 4 * 499 + 3);
-    assert_int_equal(hoccl_pipe_time(&p, 2000, 500, 8), 2000 + 3);
-    assert_int_equal(hoccl_pipe_pace(&p, 2000), 2000);
-    assert_int_equal(hoccl_pipe_pace(&p, 1000), 1000);
-    assert_int_equal(hoccl_pipe_behind(&p, 2000), 2);
-    assert_int_equal(hoccl_pipe_depth(&p, 2000), 2 * 2); /* 3,003 / 2,000 */
-    assert_int_equal(hoccl_pipe_depth(&p, 1000), 2 * 4); /* 3,003 / 1,000 */
-    p.lanes = 16;
-    assert_int_equal(hoccl_pipe_depth(&p, 8000), 2 * 2); /* a server, not 16 lanes */
-    assert_int_equal(hoccl_pipe_depth(&p, 500), 2 * 25); /* 3,003 / 125 */
-    p.link = 3000;
-    assert_int_equal(hoccl_pipe_time(&p, 2000, 2000, 8), 6000 + 3); /* the link holds all lanes back */
-    p.spread = 0;
-    assert_int_equal(hoccl_pipe_time(&p, 2000, 2000, 8), 8000 + 3);
-}
-
-/* Sockets as they are: a chunk that goes over all takes an eighth of the time, and fewer are on the way. */
-static void test_spread_sockets(void **state)
-{
-    struct hoccl_pipe whole = hoccl_pipe_make(false, &spreading, 8), spread = whole;
-    uint64_t n = 4 * MIB;
-    (void)state;
-    whole.spread = 0;
-    unsigned few = hoccl_pipe_depth(&spread, HOCCL_POOL_SLOT), many = hoccl_pipe_depth(&whole, HOCCL_POOL_SLOT);
-    assert_true(few < many && few <= HOCCL_GRANT_MOST);
-    assert_true(hoccl_pipe_time(&spread, n, MIB, few) < hoccl_pipe_time(&whole, n, MIB, many));
-    assert_true(hoccl_pipe_behind(&spread, MIB) < hoccl_pipe_behind(&whole, MIB));
-}
-
 /* Each slot is given out once, at its own place; a free one has no owner. */
 static void test_pool(void **state)
 {
@@ -161,8 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_chunk), cmocka_unit_test(test_depth), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_rate), cmocka_unit_test(test_chosen_depth), cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_spread_sockets), cmocka_unit_test(test_pool),  cmocka_unit_test(test_words),
+        cmocka_unit_test(test_rate), cmocka_unit_test(test_chosen_depth),      cmocka_unit_test(test_pool),  cmocka_unit_test(test_words),
     };
     alarm(60);
     return cmocka_run_group_tests_name("pipeline model and slots", tests, NULL, NULL);

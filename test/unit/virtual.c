@@ -178,52 +178,34 @@ static bool wire_message(struct hoccl_connection *c, const void *bytes, size_t c
     return true;
 }
 
-/* The lane that is free first, as transports choose it; but not one of those in the mask. */
-static int choose_lane(const struct hoccl_connection *c, unsigned but)
+/* The lane that is free first, as transports choose it. */
+static int choose_lane(const struct hoccl_connection *c)
 {
     int best = -1;
     for (int i = 0; i < machine->lanes; i++)
-        if (!(but >> i & 1) && c->flight[i] < ROOM && (best < 0 || c->busy[i] < c->busy[best]))
+        if (c->flight[i] < ROOM && (best < 0 || c->busy[i] < c->busy[best]))
             best = i;
     return best;
 }
 
-/* A write or a piece of one; when it has gone over its lane. */
-static uint64_t carry(struct hoccl_connection *c, int lane, const struct hoccl_write *w, size_t at, size_t bytes)
-{
-    uint64_t begun = c->busy[lane] > now ? c->busy[lane] : now, alone = begun + machine->cost.start + bytes * machine->cost.lane / 1000;
-    c->link = (c->link > begun ? c->link : begun) + bytes * machine->cost.link / 1000;
-    c->busy[lane] = alone > c->link ? alone : c->link;
-    c->flight[lane]++;
-    c->bytes[lane] += bytes;
-    add_span(c->spans, begun, c->busy[lane]);
-    struct event *e = plan(c->busy[lane]);
-    e->to = (void *)(uintptr_t)(w->to.address + w->to_offset + at);
-    e->from = (const void *)(uintptr_t)(w->from->key.address + w->offset + at);
-    e->bytes = bytes;
-    e->sender = c;
-    e->lane = lane;
-    return c->busy[lane];
-}
-
 static bool wire_write(struct hoccl_connection *c, const struct hoccl_write *w)
 {
-    int lane[HOCCL_LANES_MAX], n = machine->cost.spread ? (int)(w->bytes / machine->cost.spread) : 1;
-    unsigned chosen = 0;
-    uint64_t seen = 0;
-    n = n < 1 ? 1 : n < machine->lanes ? n : machine->lanes;
-    for (int i = 0; i < n; i++) {
-        lane[i] = choose_lane(c, chosen);
-        if (lane[i] < 0)
-            return false;
-        chosen |= 1u << lane[i];
-    }
-    for (size_t i = 0, at = 0; i < (size_t)n; i++) {
-        size_t bytes = i < (size_t)n - 1 ? w->bytes / (size_t)n : w->bytes - at;
-        uint64_t ended = carry(c, lane[i], w, at, bytes) + machine->cost.late;
-        seen = ended > seen ? ended : seen;
-        at += bytes;
-    }
+    int i = choose_lane(c);
+    if (i < 0)
+        return false;
+    uint64_t begun = c->busy[i] > now ? c->busy[i] : now, alone = begun + machine->cost.start + w->bytes * machine->cost.lane / 1000;
+    c->link = (c->link > begun ? c->link : begun) + w->bytes * machine->cost.link / 1000;
+    c->busy[i] = alone > c->link ? alone : c->link;
+    c->flight[i]++;
+    c->bytes[i] += w->bytes;
+    add_span(c->spans, begun, c->busy[i]);
+    struct event *e = plan(c->busy[i]);
+    e->to = (void *)(uintptr_t)(w->to.address + w->to_offset);
+    e->from = (const void *)(uintptr_t)(w->from->key.address + w->offset);
+    e->bytes = w->bytes;
+    e->sender = c;
+    e->lane = i;
+    uint64_t seen = c->busy[i] + machine->cost.late;
     tell(c->peer, seen, (struct hoccl_transport_event){.kind = HOCCL_TRANSPORT_ARRIVED, .word = w->word, .bytes = w->bytes}, NULL);
     tell(c, seen, (struct hoccl_transport_event){.kind = HOCCL_TRANSPORT_WRITTEN, .tag = w->tag}, NULL);
     return true;
