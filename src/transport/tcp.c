@@ -11,8 +11,9 @@
  *   join ── meeting ──▶ door (I/O thread 0) ── sockets ──▶ poll: makes the lanes, JOINED
  *   write, message ───▶ slots of a lane ── sendmsg by its I/O thread ──▶ peer's recvmsg into the region ──▶ news ──▶ poll
  *
- * A connection has socket 0 for messages and `lanes` for writes, so that a message waits behind no write. Lanes are dealt
- * out to the I/O threads in turn. A write goes to the lane with the fewest bytes before it.
+ * A connection has socket 0 for messages and `lanes` for writes, so that a message waits behind no write, nor behind the call
+ * that moves a part of one: where there are several I/O threads the first has the door and all sockets 0, and the lanes are
+ * dealt out to the others in turn. A write goes to the lane with the fewest bytes before it.
  *
  * The news of a connection name it by a serial number (generation and place), for it may be closed while they are on their
  * way; those of a connection that is closed, or has ended, are dropped. Before BROKEN or CLOSED is returned every lane is
@@ -42,7 +43,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define THREADS_MAX 8
+#define THREADS_MAX 8 /* for lanes */
 
 int hoccl_tcp_threads;
 
@@ -68,8 +69,8 @@ struct hoccl_endpoint {
     struct tcp_shared shared;
     struct tcp_interfaces own;
     int threads, lanes;
-    struct tcp_loop loop[THREADS_MAX];
-    unsigned turn;                  /* thread for the next lane */
+    struct tcp_loop loop[1 + THREADS_MAX];
+    unsigned turn;                  /* of the threads for lanes, whose the next one is */
     unsigned ring;                  /* ring to begin with */
     struct hoccl_connection **place;
     uint32_t places, generation;
@@ -117,6 +118,8 @@ static void choose_sizes(struct hoccl_endpoint *e)
     int n = hoccl_tcp_threads ? hoccl_tcp_threads : allowed_cores() / 4;
     e->threads = n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
     e->lanes = hoccl_settings.lanes ? (int)hoccl_settings.lanes : e->threads < 2 ? 2 : e->threads;
+    if (e->threads > 1)
+        e->threads++; /* for messages */
 }
 
 static HOCCL_Result init_shared(struct tcp_shared *s, const struct hoccl_endpoint_wish *wish)
@@ -302,6 +305,14 @@ static void end_lanes(struct hoccl_connection *c, bool depart)
     }
 }
 
+/* Whose a socket is. */
+static struct tcp_loop *loop_for(struct hoccl_endpoint *e, int socket)
+{
+    if (!socket || e->threads == 1)
+        return &e->loop[0];
+    return &e->loop[1 + e->turn++ % (unsigned)(e->threads - 1)];
+}
+
 /* The sockets become lanes. */
 static bool make_lanes(struct hoccl_connection *c, struct tcp_meeting *m)
 {
@@ -316,8 +327,7 @@ static bool make_lanes(struct hoccl_connection *c, struct tcp_meeting *m)
         hoccl_tcp_socket_text(m->fd[i], pair, sizeof pair);
         snprintf(name, sizeof name, "connection to %s, %s (%s)", c->name, what, pair);
         set_options(m->fd[i], i);
-        c->lane[i] = hoccl_tcp_lane_open(&e->loop[e->turn++ % (unsigned)e->threads], m->fd[i], c->serial, (uint32_t)i, name,
-                                         !m->dials);
+        c->lane[i] = hoccl_tcp_lane_open(loop_for(e, i), m->fd[i], c->serial, (uint32_t)i, name, !m->dials);
         if (!c->lane[i])
             return false;
         m->fd[i] = -1;

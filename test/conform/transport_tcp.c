@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "transport/tcp.h"
 #include "transport/tcp_address.h"
 #include "transport/tcp_wire.h"
 
@@ -258,10 +259,28 @@ static void case_ends(void)
     works();
 }
 
+/* Several I/O threads for lanes have one beside them for messages; one alone does everything. */
+static void case_threads(void)
+{
+    for (int lanes = 1; lanes <= 2; lanes++) {
+        struct end z = {0};
+        char text[1024], said[32];
+        int before = process_threads(), wanted = lanes == 1 ? 1 : lanes + 1;
+        hoccl_tcp_threads = lanes;
+        end_open(&z);
+        transport->describe(z.endpoint, text, sizeof text);
+        snprintf(said, sizeof said, " %d I/O thread%s,", wanted, wanted > 1 ? "s" : "");
+        CHECK(process_threads() - before == wanted && strstr(text, said), "%d for lanes: %d; %s", lanes, process_threads() - before, text);
+        end_close(&z);
+    }
+    hoccl_tcp_threads = 0;
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
+    {"threads", case_threads},
     {"hellos", case_hellos}, {"silent", case_silent}, {"silent_limit", case_silent_limit}, {"descriptors", case_descriptors},
     {"frames", case_frames}, {"ends", case_ends},
 };
