@@ -7,7 +7,7 @@
  *      pair 0 1          symmetric GPUs; without any statement neighbours in a node are paired
  *      host 2            staged in host memory: no symmetric GPU
  *      outside 3         its symmetric GPU is no rank
- * A matrix: a row of numbers a line, separated by commas or blanks, with K, M, G, T or Ki, Mi, Gi, Ti.
+ * A matrix: a row of numbers a line, separated by one comma or semicolon or by blanks, with K, M, G, T or Ki, Mi, Gi, Ti.
  */
 #include "hoccl_plan_tool.h"
 
@@ -24,7 +24,7 @@ struct reader {
 	const char *path;
 	char *text;
 	size_t room;
-	int line;
+	int line, status;	/* status: a line that cannot be read */
 	struct hoccl_plan_error *error;
 };
 
@@ -34,30 +34,47 @@ struct topology {
 	int pair[HOCCL_SCHED_MAX_GPUS], pair_line[HOCCL_SCHED_MAX_GPUS];
 };
 
-static int reader_open(struct reader *r, const char *path, struct hoccl_plan_error *error)
+/* `nor`: what the path could have been instead. */
+static int reader_open(struct reader *r, const char *path, const char *nor, struct hoccl_plan_error *error)
 {
 	*r = (struct reader){.path = path, .error = error};
 	r->file = fopen(path, "r");
 	if (!r->file)
-		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "%s: %s", path, strerror(errno));
+		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "%s: %s%s", path, strerror(errno),
+				       errno == ENOENT ? nor : "");
 	return 0;
 }
 
-/* The next line that is not empty, without comment; false at the end. */
+/* The next line that is not empty, without comment and byte order mark; false at the end. */
 static bool reader_next(struct reader *r)
 {
-	while (getline(&r->text, &r->room, r->file) >= 0) {
+	ssize_t got;
+
+	while ((got = getline(&r->text, &r->room, r->file)) >= 0) {
 		r->line++;
+		if (memchr(r->text, '\0', (size_t)got)) {
+			r->status = hoccl_plan_fail(r->error, HOCCL_PLAN_ARGUMENT, "%s:%d: a byte is zero, so this is no text",
+						    r->path, r->line);
+			return false;
+		}
+		if (r->line == 1 && !strncmp(r->text, "\xef\xbb\xbf", 3))
+			memmove(r->text, r->text + 3, (size_t)got - 2);
 		r->text[strcspn(r->text, "#\r\n")] = '\0';
-		if (r->text[strspn(r->text, " \t,;")])
+		if (r->text[strspn(r->text, " \t")])
 			return true;
 	}
 	return false;
 }
 
+static bool reader_whole(const struct reader *r)
+{
+	return !r->status && !ferror(r->file);
+}
+
 /* At the end: 0, or the error that ended it (a directory, a disk fault). */
 static int reader_close(struct reader *r, int status)
 {
+	status = status ? status : r->status;
 	if (!status && ferror(r->file))
 		status = hoccl_plan_fail(r->error, HOCCL_PLAN_ARGUMENT, "%s: %s", r->path, strerror(errno));
 	fclose(r->file);
@@ -226,7 +243,7 @@ static void pair_rest(struct topology *t, int lone, bool pairs)
 static int read_topology(struct topology *t, const char *path, struct hoccl_plan_error *error)
 {
 	struct reader r;
-	int status = reader_open(&r, path, error);
+	int status = reader_open(&r, path, ", nor is it NODESxGPUS", error);
 
 	if (status)
 		return status;
@@ -236,7 +253,7 @@ static int read_topology(struct topology *t, const char *path, struct hoccl_plan
 	}
 	while (!status && reader_next(&r))
 		status = read_statement(&r, t);
-	if (!status && !ferror(r.file))
+	if (!status && reader_whole(&r))
 		status = check_topology(&r, t);
 	return reader_close(&r, status);
 }
@@ -301,13 +318,25 @@ int hoccl_input_topology(struct hoccl_layout *layout, const char *text, int copi
 	return copy_machine(layout, &t, copies, error);
 }
 
+/* The next entry, NULL at the end; "" where two commas meet. A comma behind the last one counts for nothing. */
+static char *next_entry(char **at)
+{
+	char *word = *at + strspn(*at, " \t"), *end = word + strcspn(word, ",; \t"), *part = end + strspn(end, " \t");
+
+	if (!*word)
+		return NULL;
+	*at = *part == ',' || *part == ';' ? part + 1 : part;
+	*end = '\0';
+	return word;
+}
+
 static int read_row(const struct reader *r, int row, int gpus, uint64_t *entry, uint64_t *column)
 {
-	char *save = NULL;
+	char *at = r->text;
 	int count = 0;
 	uint64_t sum = 0;
 
-	for (char *word = strtok_r(r->text, ",; \t", &save); word; word = strtok_r(NULL, ",; \t", &save), count++) {
+	for (char *word = next_entry(&at); word; word = next_entry(&at), count++) {
 		if (count == gpus)
 			return hoccl_plan_fail(r->error, HOCCL_PLAN_ARGUMENT, "%s:%d: more than %d entries", r->path,
 					       r->line, gpus);
@@ -330,7 +359,7 @@ int hoccl_input_matrix(const char *path, int gpus, uint64_t *c, struct hoccl_pla
 {
 	uint64_t column[HOCCL_SCHED_MAX_GPUS] = {0};
 	struct reader r;
-	int rows = 0, status = reader_open(&r, path, error);
+	int rows = 0, status = reader_open(&r, path, ", nor is it a pattern (--help names them)", error);
 
 	if (status)
 		return status;
@@ -340,7 +369,7 @@ int hoccl_input_matrix(const char *path, int gpus, uint64_t *c, struct hoccl_pla
 		else
 			status = read_row(&r, rows, gpus, c + (size_t)rows * (size_t)gpus, column);
 	}
-	if (!status && !ferror(r.file) && rows < gpus)
+	if (!status && reader_whole(&r) && rows < gpus)
 		status = hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "%s:%d: the file ends after %d rows, the topology has %d "
 					 "GPUs", path, r.line, rows, gpus);
 	return reader_close(&r, status);

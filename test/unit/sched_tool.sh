@@ -103,8 +103,8 @@ for pattern in random zipf sparse block hotrow hotcol permutation stochastic pai
 	good 1x8 $pattern,line=64MiB -m h200 --method turns --simulate
 done
 
-bad 1 'none.csv: No such file' 2x2 "$work/none.csv"
-bad 1 'topo.none: No such file' "$work/topo.none" uniform
+bad 1 'none.csv: No such file or directory, nor is it a pattern' 2x2 "$work/none.csv"
+bad 1 'topo.none: No such file or directory, nor is it NODESxGPUS' "$work/topo.none" uniform
 bad 1 'matrix.csv:1: more than 4 entries' 2x2 "$work/matrix.csv"
 bad 1 'matrix.csv:1: 7 entries, the topology has 8' 2x4 "$work/matrix.csv"
 bad 1 'between 1 and 1024' 0x4 uniform
@@ -118,7 +118,13 @@ printf '1,9223372036854775807\n3,4\n' | file a; bad 1 'a:1: C\[0,1\]' 1x2 "$work
 printf '1,2\n3,9223372036854775806\n' | file a; bad 1 'a:2: C\[1,1\]' 1x2 "$work/a"
 printf '1,99999999999999999999\n3,4\n' | file a; bad 1 'a:1: entry 1' 1x2 "$work/a"
 printf '1,20000000Ti\n3,4\n' | file a; bad 1 'a:1: entry 1' 1x2 "$work/a"
-printf '\000\001\377,\n' | file a; bad 1 'a:' 1x2 "$work/a"
+printf '\000\001\377,\n' | file a; bad 1 'a:1: a byte is zero' 1x2 "$work/a"
+printf '1,2\n3,4\000,5\n' | file a; bad 1 'a:2: a byte is zero' 1x2 "$work/a"
+printf 'node 0\000 1\n' | file a; bad 1 'a:1: a byte is zero' "$work/a" uniform
+printf '1,,2\n3,4\n' | file a; bad 1 'a:1: entry 1, "", is not' 1x2 "$work/a"
+printf '1,2\n,3,4\n' | file a; bad 1 'a:2: entry 0, "", is not' 1x2 "$work/a"
+printf ',\n1,2\n3,4\n' | file a; bad 1 'a:1: entry 0, "", is not' 1x2 "$work/a"
+printf '\357\273\2771 , 2,\r\n3;4\t;\r\n' | file a; good 1x2 "$work/a"
 : | file a; bad 1 'the file ends after 0 rows' 1x2 "$work/a"
 bad 1 'directory' 1x2 "$work"
 bad 1 'directory' "$work" uniform
