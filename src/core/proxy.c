@@ -14,8 +14,10 @@
 #include "base/doorbell.h"
 #include "base/error.h"
 #include "base/patience.h"
+#include "base/setting.h"
 #include "core/progress.h"
 #include "p2p/wire.h"
+#include "stream/parking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +37,7 @@ struct hoccl_proxy {
     uint32_t request;          /* NOTHING, ATTACH, DETACH; set by who asks, cleared by the loop */
     struct hoccl_comm *asked;  /* for whom */
     struct hoccl_list comms;   /* the loop's */
+    int dead;                  /* the loop's: engines that have stood still for HOCCL_TIMEOUT, counted among what is parked */
 };
 
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -102,8 +105,21 @@ static bool news(struct hoccl_proxy *p)
     return any;
 }
 
+/* What a dead engine has may never land, and the driver's calls that wait for it would never return. */
+static void count_dead(struct hoccl_proxy *p, uint64_t now)
+{
+    int dead = 0;
+    for (int i = 0; i < HOCCL_DIRECTIONS; i++)
+        dead += hoccl_engine_stalled(&p->gpu->engine[i], now) > hoccl_settings.timeout;
+    if (dead < p->dead)
+        hoccl_parking_leave(p->dead - dead);
+    if (dead < p->dead || (dead > p->dead && hoccl_parking_count(dead - p->dead)))
+        p->dead = dead;
+}
+
 static void check_stuck(struct hoccl_proxy *p, uint64_t now)
 {
+    count_dead(p, now);
     struct hoccl_wire *wire = hoccl_observe(&p->gpu->wire);
     if (wire)
         hoccl_wire_check(wire, now);
@@ -122,6 +138,7 @@ static bool rest(struct hoccl_proxy *p, uint64_t *since)
             hoccl_sleep(NAP);
         return false;
     }
+    count_dead(p, hoccl_now());
     hoccl_doorbell_announce(&p->gpu->bell);
     if (idle(p) && !wire_news(p))
         hoccl_doorbell_sleep(&p->gpu->bell, 0);
@@ -151,6 +168,7 @@ static void *loop(void *arg)
             checked = now;
         }
     }
+    hoccl_parking_leave(p->dead);
     return NULL;
 }
 

@@ -52,6 +52,15 @@ void hoccl_parking_leave(int n)
     pthread_mutex_unlock(&lock);
 }
 
+bool hoccl_parking_count(int n)
+{
+    if (pthread_mutex_trylock(&lock))
+        return false;
+    count += n;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
 bool hoccl_parking_quiet(void (*f)(void *arg), void *arg)
 {
     pthread_mutex_lock(&lock);

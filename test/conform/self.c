@@ -23,7 +23,7 @@
 #define SMALL (((size_t)1 << 20) + 1)
 #define PIECE ((size_t)32 << 20)
 
-static enum { BOTH, GPU_ONLY, HOST_ONLY } routes;
+static enum { BOTH, GPU_ONLY, HOST_ONLY, DEAD } routes;
 
 struct work {
     CUdeviceptr from, to;
@@ -168,17 +168,50 @@ static void test_beside_held(void **state)
         ranks_run(1, beside_held, NULL);
 }
 
+/* An engine dies, in the middle of one communicator's message. Another communicator of the process, which has nothing on the
+ * way, can be ended all the same, although its staging area cannot be unregistered any more: the driver would wait. */
+static void dead_engine(struct rank *r)
+{
+    struct work w = {0};
+    HOCCL_Comm other = HOCCL_COMM_NULL, own = r->comm;
+    HOCCL_Result error = HOCCL_SUCCESS;
+    if (work_open(r, &w) && RANK_OK(r, HOCCL_CommSplit(own, 0, 0, &other)) && send_to_self(r, &w, PIECE / 16)) {
+        r->comm = other;
+        post(r, &w, PIECE / 16);
+        RANK_CUDA(r, cuStreamSynchronize(w.stream));
+        RANK_OK(r, HOCCL_CommGetAsyncError(other, &error));
+        RANK_TRUE(r, error == HOCCL_ERR_TIMEOUT);
+        RANK_FAILS(r, HOCCL_CommAbort(other), HOCCL_ERR_TIMEOUT, "copy engine");
+        RANK_OK(r, HOCCL_CommDestroy(own));
+    }
+    if (r->failed)
+        print_error("%s\n", r->text);
+    _exit(r->failed); /* what frees memory waits for the engine */
+}
+
+static void test_dead_engine(void **state)
+{
+    (void)state;
+    ranks_run(1, dead_engine, NULL);
+}
+
 /* Settings are read once in a process. */
 static int child(int mode, const char *gate, const char *connections)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exchange), cmocka_unit_test(test_beside_held)};
+    const struct CMUnitTest alive[] = {cmocka_unit_test(test_exchange), cmocka_unit_test(test_beside_held)};
+    const struct CMUnitTest dead[] = {cmocka_unit_test(test_dead_engine)};
     int status;
     pid_t pid = fork();
     if (!pid) {
         routes = mode;
         setenv("HOCCL_GATE", gate, 1);
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
-        exit(cmocka_run_group_tests_name(gate, tests, NULL, NULL));
+        if (mode == DEAD) {
+            setenv("HOCCL_EMU_FAULT", "h2d#5+=stuck", 1); /* two are of the beginning, one for each MiB is of a message */
+            setenv("HOCCL_TIMEOUT", "1", 1);
+            exit(cmocka_run_group_tests_name(gate, dead, NULL, NULL));
+        }
+        exit(cmocka_run_group_tests_name(gate, alive, NULL, NULL));
     }
     return pid < 0 || waitpid(pid, &status, 0) != pid || status ? 1 : 0;
 }
@@ -191,5 +224,6 @@ int main(void)
     int failed = child(BOTH, "auto", "32");
     failed |= child(GPU_ONLY, "h2d", "1");
     failed |= child(HOST_ONLY, "push", "1");
+    failed |= child(DEAD, "push", "32");
     return failed;
 }
