@@ -5,11 +5,13 @@
 
 #include "base/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct piece {
     uintptr_t low, high;
     bool written;
+    int peer; /* −1: what stays where it is */
 };
 
 static int compare(const void *left, const void *right)
@@ -24,21 +26,30 @@ static size_t collect(const struct hoccl_request *q, size_t n, const struct hocc
     for (size_t i = 0; i < n; i++) {
         uintptr_t low = (uintptr_t)q[i].address;
         if (q[i].header.bytes && !q[i].after) /* what is passed on is read when it has been written */
-            pieces[count++] = (struct piece){low, low + q[i].header.bytes, !q[i].is_send};
+            pieces[count++] = (struct piece){low, low + q[i].header.bytes, !q[i].is_send, q[i].peer};
     }
     if (own->bytes)
-        pieces[count++] = (struct piece){(uintptr_t)own->address, (uintptr_t)own->address + own->bytes, false};
+        pieces[count++] = (struct piece){(uintptr_t)own->address, (uintptr_t)own->address + own->bytes, false, -1};
     return count;
+}
+
+static const char *name(const struct piece *p, char *text, size_t room)
+{
+    size_t bytes = (size_t)(p->high - p->low);
+    if (p->peer < 0)
+        snprintf(text, room, "what this rank keeps at %p (%zu bytes)", (void *)p->low, bytes);
+    else
+        snprintf(text, room, "what is %s rank %d at %p (%zu bytes)", p->written ? "received from" : "sent to", p->peer,
+                 (void *)p->low, bytes);
+    return text;
 }
 
 static HOCCL_Result collision(const struct piece *a, const struct piece *b)
 {
     const struct piece *w = a->written ? a : b, *other = a->written ? b : a;
-    return hoccl_fail(HOCCL_ERR_ARGUMENT,
-                      "what is received at %p (%zu bytes) overlaps what is %s at %p (%zu bytes): only the in-place use that "
-                      "hoccl.h describes for the call is allowed",
-                      (void *)w->low, (size_t)(w->high - w->low), other->written ? "received" : "sent", (void *)other->low,
-                      (size_t)(other->high - other->low));
+    char one[112], two[112];
+    return hoccl_fail(HOCCL_ERR_ARGUMENT, "%s overlaps %s: only the in-place use that hoccl.h describes for the call is allowed",
+                      name(w, one, sizeof one), name(other, two, sizeof two));
 }
 
 /* The read and the written piece that reach farthest so far. */

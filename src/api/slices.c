@@ -5,6 +5,7 @@
 #include "base/error.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 bool hoccl_slices_has(const struct hoccl_slices *s, int rank, int peer, int root)
 {
@@ -30,9 +31,12 @@ HOCCL_Result hoccl_slices_check(const struct hoccl_slices *s, int rank, int root
     return HOCCL_SUCCESS;
 }
 
-static HOCCL_Result too_large(const char *side, int r, size_t count, const char *what)
+static HOCCL_Result too_large(const struct hoccl_slices *s, const char *side, int r, size_t count, const char *what)
 {
-    return hoccl_fail(HOCCL_ERR_ARGUMENT, "%s count %zu of rank %d: %s more than an address space", side, count, r, what);
+    char at[48] = "";
+    if (s->arrays)
+        snprintf(at, sizeof at, " at displacement %zu", s->displs[r]);
+    return hoccl_fail(HOCCL_ERR_ARGUMENT, "%s count %zu of rank %d%s: %s more than an address space", side, count, r, at, what);
 }
 
 HOCCL_Result hoccl_slices_get(const struct hoccl_slices *s, int r, size_t element_size, const char *side, size_t *total,
@@ -47,12 +51,12 @@ HOCCL_Result hoccl_slices_get(const struct hoccl_slices *s, int r, size_t elemen
     if (s->arrays)
         start = s->displs[r];
     else if (__builtin_mul_overflow((size_t)r, s->step, &start))
-        return too_large(side, r, count, "the buffer is");
+        return too_large(s, side, r, count, "the buffer is");
     if (__builtin_mul_overflow(start, element_size, &start) || __builtin_mul_overflow(count, element_size, &slice->bytes) ||
         __builtin_add_overflow(start, slice->bytes, &end) || end > UINTPTR_MAX - (uintptr_t)s->buf)
-        return too_large(side, r, count, "its end is");
+        return too_large(s, side, r, count, "its end is");
     if (__builtin_add_overflow(*total, slice->bytes, total))
-        return too_large(side, r, count, "with those before it, it is");
+        return too_large(s, side, r, count, "with those before it, it is");
     slice->address = (const char *)s->buf + start;
     return HOCCL_SUCCESS;
 }

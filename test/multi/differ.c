@@ -99,7 +99,12 @@ static void refuse_overlaps(void)
         REFUSED(HOCCL_AllGather(in + 4 * rank + 1, in, 4, HOCCL_BYTE, WORLD, stream));
         REFUSED(HOCCL_AllGatherv(out, 4, in, counts, displs, HOCCL_BYTE, WORLD, stream));
         REFUSED(HOCCL_Alltoallv(out, counts, displs, in, counts, displs, HOCCL_BYTE, WORLD, stream));
-        NEED(strstr(HOCCL_GetLastError(), "overlaps"));
+        NEED(strstr(HOCCL_GetLastError(), "received from rank 0 at") && strstr(HOCCL_GetLastError(), "overlaps") &&
+             strstr(HOCCL_GetLastError(), "received from rank 1 at"));
+        displs[1] = SIZE_MAX;
+        REFUSED(HOCCL_AllGatherv(out, 4, in, counts, displs, HOCCL_BYTE, WORLD, stream));
+        NEED(strstr(HOCCL_GetLastError(), "count 4 of rank 1 at displacement 18446744073709551615"));
+        displs[1] = 3;
     }
     if (rank == 0 && size > 1) {
         REFUSED(HOCCL_Gatherv(in, 4, in, counts, displs, HOCCL_BYTE, 0, WORLD, stream));
