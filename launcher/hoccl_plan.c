@@ -192,6 +192,10 @@ static int parse(struct hoccl_tool *t, struct arguments *a, int argc, char **arg
 		fprintf(stderr, "hoccl-plan: a topology and a traffic matrix are needed\nTry 'hoccl-plan --help'.\n");
 		return 3;
 	}
+	if (a->sweep && (a->svg || t->grants)) {
+		fprintf(stderr, "hoccl-plan: --sweep goes with neither --svg nor --grants\n");
+		return 3;
+	}
 	t->topology = argv[optind];
 	t->matrix = argv[optind + 1];
 	return 0;
@@ -377,25 +381,32 @@ static int do_all(struct hoccl_tool *t, const struct arguments *a, struct hoccl_
 	return status;
 }
 
+static int unwritten(struct hoccl_plan_error *error)
+{
+	return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "standard output could not be written");
+}
+
 /* Bandwidth over sizes, as in the paper's Figures 7 and 8. */
 static int sweep(struct hoccl_tool *t, const struct arguments *a, struct hoccl_plan_error *error)
 {
+	struct hoccl_tool_size sizes[HOCCL_TOOL_SIZES];
+	uint64_t line = UINT64_C(2) << 20;
 	int status = 0;
 
 	if (!t->pattern.name)
 		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "--sweep needs a pattern, not a file");
-	printf("%12s%14s%14s%14s%10s\n", "bytes", "simulated us", "planned us", "bound us", "GB/s");
-	for (uint64_t line = UINT64_C(2) << 20; line <= UINT64_C(1) << 30 && !status; line *= 2) {
+	for (int i = 0; i < HOCCL_TOOL_SIZES && !status; i++, line *= 2) {
 		t->pattern.line = line;
 		status = do_all(t, a, error);
 		const struct hoccl_tool_result *r = &t->result[t->chosen];
 
 		if (!status)
-			printf("%12" PRIu64 "%14.1f%14.1f%14.1f%10.1f\n", t->size, (double)r->sim.ns / 1e3,
-			       (double)r->plan->makespan_ns / 1e3, (double)r->plan->bound_ns / 1e3,
-			       (double)t->size / (double)r->sim.ns);
+			sizes[i] = (struct hoccl_tool_size){t->size, r->sim.ns, r->plan->makespan_ns, r->plan->bound_ns};
 	}
-	return status;
+	if (status)
+		return status;
+	status = a->json ? hoccl_print_sizes_json(t, sizes, stdout) : hoccl_print_sizes(sizes, stdout);
+	return status || fflush(stdout) || ferror(stdout) ? unwritten(error) : 0;
 }
 
 static int output(struct hoccl_tool *t, const struct arguments *a, struct hoccl_plan_error *error)
@@ -410,9 +421,7 @@ static int output(struct hoccl_tool *t, const struct arguments *a, struct hoccl_
 		status = hoccl_print_json(t, stdout);
 	else
 		hoccl_print_text(t, stdout);
-	if (status || fflush(stdout) || ferror(stdout))
-		return hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "standard output could not be written");
-	return 0;
+	return status || fflush(stdout) || ferror(stdout) ? unwritten(error) : 0;
 }
 
 static int run(struct hoccl_tool *t, const struct arguments *a, struct hoccl_plan_error *error)

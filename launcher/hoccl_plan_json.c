@@ -93,16 +93,50 @@ static json_t *grants_json(const struct hoccl_tool *t)
 	return o;
 }
 
-int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
+static json_t *head_json(const struct hoccl_tool *t)
 {
-	const struct hoccl_plan *plan = t->result[t->chosen].plan;
-	json_t *root = json_object(), *results = json_object();
+	json_t *root = json_object();
 
 	json_object_set_new(root, "topology", json_string(t->topology));
 	json_object_set_new(root, "machine", json_string(t->machine.name));
 	json_object_set_new(root, "traffic", json_string(t->matrix));
 	set(root, "gpus", (uint64_t)t->layout.gpus);
 	set(root, "nodes", (uint64_t)t->layout.nodes);
+	return root;
+}
+
+/* Frees it. */
+static int print(json_t *root, FILE *file)
+{
+	int status = json_dumpf(root, file, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+
+	fputc('\n', file);
+	json_decref(root);
+	return status;
+}
+
+int hoccl_print_sizes_json(const struct hoccl_tool *t, const struct hoccl_tool_size sizes[HOCCL_TOOL_SIZES], FILE *file)
+{
+	json_t *root = head_json(t), *array = json_array();
+
+	for (const struct hoccl_tool_size *s = sizes; s < sizes + HOCCL_TOOL_SIZES; s++) {
+		json_t *o = json_object();
+
+		set(o, "longest_line_bytes", s->bytes);
+		set(o, "simulated_ns", s->simulated_ns);
+		set(o, "makespan_ns", s->planned_ns);
+		set(o, "bound_ns", s->bound_ns);
+		json_array_append_new(array, o);
+	}
+	json_object_set_new(root, "sizes", array);
+	return print(root, file);
+}
+
+int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
+{
+	const struct hoccl_plan *plan = t->result[t->chosen].plan;
+	json_t *root = head_json(t), *results = json_object();
+
 	set(root, "longest_line_bytes", t->size);
 	set(root, "bound_ns", plan->bound_ns);
 	set(root, "relay_bound_ns", plan->relay_bound_ns);
@@ -115,9 +149,5 @@ int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
 		json_object_set_new(root, "by_grants_ns", grants_json(t));
 	json_object_set_new(root, "chosen", json_string(t->result[t->chosen].name));
 	json_object_set_new(root, "stages", stages_json(plan));
-	int status = json_dumpf(root, file, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-
-	fputc('\n', file);
-	json_decref(root);
-	return status;
+	return print(root, file);
 }

@@ -201,3 +201,13 @@ void hoccl_print_text(const struct hoccl_tool *t, FILE *file)
 	print_grants(t, file);
 	print_stages(t, file);
 }
+
+int hoccl_print_sizes(const struct hoccl_tool_size sizes[HOCCL_TOOL_SIZES], FILE *file)
+{
+	fprintf(file, "%12s%14s%14s%14s%10s\n", "bytes", "simulated us", "planned us", "bound us", "GB/s");
+	for (const struct hoccl_tool_size *s = sizes; s < sizes + HOCCL_TOOL_SIZES; s++)
+		fprintf(file, "%12" PRIu64 "%14.1f%14.1f%14.1f%10.1f\n", s->bytes, (double)s->simulated_ns / 1e3,
+			(double)s->planned_ns / 1e3, (double)s->bound_ns / 1e3,
+			s->simulated_ns ? (double)s->bytes / (double)s->simulated_ns : 0);
+	return 0;
+}

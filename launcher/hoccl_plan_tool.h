@@ -38,6 +38,12 @@ struct hoccl_tool {
 	int chosen;			/* index of what production would use, or of what was asked for */
 };
 
+/* A line of --sweep. */
+#define HOCCL_TOOL_SIZES 10
+struct hoccl_tool_size {
+	uint64_t bytes, simulated_ns, planned_ns, bound_ns;
+};
+
 /* Topology: "2x8", a file, or hwloc XML (one machine, taken `copies` times). `lone`: what a GPU without pair gets. */
 int hoccl_input_topology(struct hoccl_layout *layout, const char *text, int copies, int lone, bool pairs,
 			 struct hoccl_plan_error *error);
@@ -57,6 +63,8 @@ int hoccl_turns_expand(struct hoccl_plan **plan, const struct hoccl_traffic *tra
 
 void hoccl_print_text(const struct hoccl_tool *tool, FILE *file);
 int hoccl_print_json(const struct hoccl_tool *tool, FILE *file);
+int hoccl_print_sizes(const struct hoccl_tool_size sizes[HOCCL_TOOL_SIZES], FILE *file);
+int hoccl_print_sizes_json(const struct hoccl_tool *tool, const struct hoccl_tool_size sizes[HOCCL_TOOL_SIZES], FILE *file);
 
 /* Simulates the chosen plan and draws what each engine does. */
 int hoccl_print_svg(const struct hoccl_tool *tool, const char *path, struct hoccl_plan_error *error);

@@ -53,6 +53,11 @@ good 2x8 uniform,line=1GiB --method rotation --svg "$work/plan.svg"
 grep -q '</svg>' "$work/plan.svg" || complain "the drawing is not complete"
 good 2x2 pair --sweep
 [ "$(wc -l <"$work/out")" -eq 11 ] || complain "--sweep does not print ten sizes"
+good 2x2 pair --sweep --json
+[ "$(grep -c '"simulated_ns": [1-9]' "$work/out")" -eq 10 ] || complain "--sweep --json does not print ten sizes"
+[ ! -e /dev/full ] || "$tool" 2x2 pair --sweep >/dev/full 2>&1 && complain "--sweep does not notice a full disk"
+bad 2 'neither --svg nor --grants' 2x2 pair --sweep --svg "$work/none.svg"
+[ ! -e "$work/none.svg" ] || complain "a drawing, although it was refused"
 
 file topo <<'EOF'
 # two nodes
