@@ -2,3 +2,4 @@
 #include "base/clock.h"
 
 uint64_t (*hoccl_clock)(void);
+__thread uint64_t hoccl_turn_began;

@@ -18,6 +18,15 @@ static inline uint64_t hoccl_now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* When the progress thread's present turn of its loop began, which is a microsecond or so ago; to any other thread, now. For
+ * patience and the like: reading the clock takes as long as looking at three flags. */
+extern __thread uint64_t hoccl_turn_began;
+
+static inline uint64_t hoccl_recently(void)
+{
+    return hoccl_turn_began ? hoccl_turn_began : hoccl_now();
+}
+
 /* The time of day `ns` from now, for the waits of pthread. */
 static inline struct timespec hoccl_deadline(uint64_t ns)
 {

@@ -36,5 +36,5 @@ bool hoccl_patience(const uint64_t *since)
         sched_yield();
     else
         hoccl_relax(); /* once: a handful of these pauses is a microsecond, and a message passes five such polls */
-    return hoccl_now() - *since < (c ? SHORT_PATIENCE : LONG_PATIENCE);
+    return hoccl_recently() - *since < (c ? SHORT_PATIENCE : LONG_PATIENCE);
 }

@@ -160,7 +160,7 @@ static bool run_flows(struct hoccl_comm *comm)
         if (f->after && f->after->state != HOCCL_FLOW_DONE)
             continue;
         if (f->path == HOCCL_PATH_SELF && f->self.held)
-            hoccl_self_hold(f, op->flow, op->flows, hoccl_now());
+            hoccl_self_hold(f, op->flow, op->flows, hoccl_recently());
         HOCCL_Result r = hoccl_flow_step(comm->gpu, f, &moved);
         any |= moved;
         if (r) {

@@ -155,7 +155,7 @@ static void *loop(void *arg)
     prctl(PR_SET_NAME, "hoccl-progress");
     prctl(PR_SET_TIMERSLACK, 1000);
     while (!hoccl_observe(&p->stop)) {
-        uint64_t now = hoccl_now();
+        uint64_t now = hoccl_turn_began = hoccl_now();
         if (now - last > STOPPED) /* time that the process did not run is nobody's fault */
             hoccl_gpu_forgive(p->gpu, now - last);
         last = now;

@@ -88,7 +88,7 @@ void hoccl_engine_add(struct hoccl_engine *e, struct hoccl_transfer *t)
 {
     struct hoccl_transfer *first = first_of_party(e, t->party);
     hoccl_list_init(&t->behind);
-    hoccl_pace_newcomer(&e->pace, t->bytes, ahead_of(e, t), hoccl_now());
+    hoccl_pace_newcomer(&e->pace, t->bytes, ahead_of(e, t), hoccl_recently());
     if (first) {
         line_up(first, t);
         return;
@@ -153,7 +153,7 @@ static struct hoccl_load load_of(const struct hoccl_engine *e)
                                .chunks = e->given - e->landed,
                                .bytes = e->flight_bytes,
                                .since = e->moved_at,
-                               .now = hoccl_now()};
+                               .now = hoccl_recently()};
 }
 
 static uint64_t next_bytes(const struct hoccl_transfer *t, uint64_t most)

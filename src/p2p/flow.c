@@ -132,7 +132,7 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
     struct hoccl_peer *p = flow->peer;
     char name[160];
     enum hoccl_board_state state = hoccl_board_state(p->board);
-    uint64_t now = hoccl_now();
+    uint64_t now = hoccl_recently();
     switch (state) {
     case HOCCL_BOARD_FAILED:
         return hoccl_fail(HOCCL_ERR_PEER, "%s: rank %d has failed: %s", hoccl_flow_name(flow, name, sizeof name), p->rank,
@@ -165,7 +165,7 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
 HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow)
 {
     char name[160];
-    uint64_t waited = hoccl_now() - flow->since;
+    uint64_t waited = hoccl_recently() - flow->since;
     if (hoccl_settings.wait_timeout && waited > hoccl_settings.wait_timeout)
         return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has not posted its side for %llu s (HOCCL_WAIT_TIMEOUT)",
                           hoccl_flow_name(flow, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
@@ -181,7 +181,7 @@ HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow)
 HOCCL_Result hoccl_flow_wait_peer(struct hoccl_flow *flow)
 {
     if (!flow->since)
-        flow->since = hoccl_now();
+        flow->since = hoccl_recently();
     HOCCL_Result r = hoccl_flow_check_peer(flow);
     return r || taken(flow) ? r : hoccl_flow_check_patience(flow);
 }
@@ -339,7 +339,7 @@ static void publish_grant(struct hoccl_flow *f)
     s->grant.offset = f->memory.offset;
     hoccl_publish(&s->grant.tag, f->number);
     f->state = HOCCL_FLOW_OFFERED;
-    f->since = hoccl_now();
+    f->since = hoccl_recently();
 }
 
 static HOCCL_Result receive_waiting(struct hoccl_flow *f, bool *moved)

@@ -298,7 +298,7 @@ HOCCL_Result hoccl_self_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, boo
 
 HOCCL_Result hoccl_self_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
-    gpu->self_at = hoccl_now();
+    gpu->self_at = hoccl_recently();
     if (flow->state == HOCCL_FLOW_OPENING) {
         if (!prepare(gpu, flow))
             return hoccl_flow_check_peer(flow);
