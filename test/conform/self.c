@@ -29,6 +29,7 @@ struct work {
     CUdeviceptr from, to;
     CUstream stream;
     unsigned char *host;
+    size_t size; /* of each */
 };
 
 struct moved {
@@ -54,15 +55,16 @@ static unsigned char pattern(size_t i)
     return (unsigned char)((i * 2654435761u) >> 13);
 }
 
-static bool work_open(struct rank *r, struct work *w)
+static bool work_open(struct rank *r, struct work *w, size_t size)
 {
-    w->host = malloc(LARGE);
-    if (!RANK_TRUE(r, w->host) || !RANK_CUDA(r, cuMemAlloc(&w->from, LARGE)) || !RANK_CUDA(r, cuMemAlloc(&w->to, LARGE)) ||
+    w->size = size;
+    w->host = malloc(size);
+    if (!RANK_TRUE(r, w->host) || !RANK_CUDA(r, cuMemAlloc(&w->from, size)) || !RANK_CUDA(r, cuMemAlloc(&w->to, size)) ||
         !RANK_CUDA(r, cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING)))
         return false;
-    for (size_t i = 0; i < LARGE; i++)
+    for (size_t i = 0; i < size; i++)
         w->host[i] = pattern(i);
-    return RANK_CUDA(r, cuMemcpyHtoD(w->from, w->host, LARGE)) && RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, LARGE)) &&
+    return RANK_CUDA(r, cuMemcpyHtoD(w->from, w->host, size)) && RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, size)) &&
            RANK_CUDA(r, cuCtxSynchronize());
 }
 
@@ -83,11 +85,11 @@ static bool send_to_self(struct rank *r, struct work *w, size_t bytes)
 static bool right(struct rank *r, struct work *w, size_t bytes)
 {
     size_t wrong = 0;
-    if (!RANK_CUDA(r, cuMemcpyDtoH(w->host, w->to, LARGE)))
+    if (!RANK_CUDA(r, cuMemcpyDtoH(w->host, w->to, w->size)))
         return false;
-    for (size_t i = 0; i < LARGE; i++)
+    for (size_t i = 0; i < w->size; i++)
         wrong += w->host[i] != (i < bytes ? pattern(i) : 0x5a);
-    return RANK_TRUE(r, wrong == 0) && RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, LARGE)) && RANK_CUDA(r, cuCtxSynchronize());
+    return RANK_TRUE(r, wrong == 0) && RANK_CUDA(r, cuMemsetD8(w->to, 0x5a, w->size)) && RANK_CUDA(r, cuCtxSynchronize());
 }
 
 /* The engines also carry gates and trials, a few bytes at a time. */
@@ -122,7 +124,7 @@ static void work_close(struct work *w)
 static void exchange(struct rank *r)
 {
     struct work w = {0};
-    if (work_open(r, &w) && send_to_self(r, &w, 1)) { /* what happens once has happened */
+    if (work_open(r, &w, LARGE) && send_to_self(r, &w, 1)) { /* what happens once has happened */
         one(r, &w, SMALL, false);
         for (int i = 0; i < 2; i++)
             one(r, &w, LARGE, routes == BOTH);
@@ -142,7 +144,7 @@ static void beside_held(struct rank *r)
 {
     struct work held = {0}, w = {0};
     HOCCL_Comm other = HOCCL_COMM_NULL, own = r->comm;
-    if (work_open(r, &held) && work_open(r, &w) && RANK_OK(r, HOCCL_CommSplit(own, 0, 0, &other)) &&
+    if (work_open(r, &held, PIECE) && work_open(r, &w, PIECE) && RANK_OK(r, HOCCL_CommSplit(own, 0, 0, &other)) &&
         RANK_OK(r, HOCCL_ForegroundBegin(own, w.stream)) && RANK_CUDA(r, cuStreamSynchronize(w.stream)) &&
         post(r, &held, PIECE)) {
         usleep(50000);
@@ -175,7 +177,7 @@ static void dead_engine(struct rank *r)
     struct work w = {0};
     HOCCL_Comm other = HOCCL_COMM_NULL, own = r->comm;
     HOCCL_Result error = HOCCL_SUCCESS;
-    if (work_open(r, &w) && RANK_OK(r, HOCCL_CommSplit(own, 0, 0, &other)) && send_to_self(r, &w, PIECE / 16)) {
+    if (work_open(r, &w, PIECE / 16) && RANK_OK(r, HOCCL_CommSplit(own, 0, 0, &other)) && send_to_self(r, &w, PIECE / 16)) {
         r->comm = other;
         post(r, &w, PIECE / 16);
         RANK_CUDA(r, cuStreamSynchronize(w.stream));
@@ -208,7 +210,7 @@ static int child(int mode, const char *gate, const char *connections)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
         if (mode == DEAD) {
             setenv("HOCCL_EMU_FAULT", "h2d#5+=stuck", 1); /* two are of the beginning, one for each MiB is of a message */
-            setenv("HOCCL_TIMEOUT", "1", 1);
+            setenv("HOCCL_TIMEOUT", "3", 1);
             exit(cmocka_run_group_tests_name(gate, dead, NULL, NULL));
         }
         exit(cmocka_run_group_tests_name(gate, alive, NULL, NULL));
