@@ -140,7 +140,7 @@ bool hoccl_engine_land(struct hoccl_engine *e)
     if (e->bytes == before)
         return false;
     now = hoccl_now();
-    hoccl_pace_landed(&e->pace, e->bytes - before, now - e->moved_at, now);
+    hoccl_pace_landed(&e->pace, e->bytes - before, now - e->moved_at, now, first == e->alone);
     if (first == e->alone && e->landed == first)
         hoccl_pace_alone(&e->pace, e->bytes - before, now - e->moved_at);
     e->moved_at = now;

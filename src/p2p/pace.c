@@ -41,11 +41,11 @@ bool hoccl_pace_company(const struct hoccl_pace *pace, uint64_t now)
     return pace->company_at && now < pace->company_at + COMPANY;
 }
 
-/* 2, 4, 4, 8, 8, 16, 16, … MiB where 32 are moved in time. */
+/* 1, 2, 2, 4, 4, 8, 8, 16, 16, … MiB where 32 are moved in time: who comes together with the first waits for little. */
 static uint64_t grown(const struct hoccl_pace *p, const struct hoccl_load *load)
 {
     uint64_t shift = load->chunks ? (p->steps + 1) / 2 : 0;
-    return whole(in_time(p) / 2 >> (shift < 3 ? 3 - shift : 0));
+    return whole(in_time(p) / 2 >> (shift < 4 ? 4 - shift : 0));
 }
 
 uint64_t hoccl_pace_chunk(const struct hoccl_pace *pace, const struct hoccl_load *load)
@@ -89,7 +89,7 @@ void hoccl_pace_given(struct hoccl_pace *pace, const struct hoccl_load *load)
     pace->steps = load->several ? 0 : load->chunks ? pace->steps + 1 : 1;
 }
 
-/* What is seen late, or had to wait for a copy of the application, looks slow. */
+/* What is seen late, or had to wait for a copy of the application or for the driver, looks slow: one sample changes little. */
 static void measure(struct hoccl_pace *p, uint64_t bytes, uint64_t ns)
 {
     uint64_t seen = ns / (bytes / MIB);
@@ -97,13 +97,24 @@ static void measure(struct hoccl_pace *p, uint64_t bytes, uint64_t ns)
     if (!p->ns_a_mib || seen < p->ns_a_mib)
         p->ns_a_mib = seen;
     else
-        p->ns_a_mib += (seen - p->ns_a_mib) / 8;
+        p->ns_a_mib += smaller(seen - p->ns_a_mib, p->ns_a_mib) / 8;
 }
 
-void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uint64_t now)
+/* Several small ones make a sample too: where the rate is taken for lower than it is, chunks are small, and no others come. */
+static void sample(struct hoccl_pace *p, uint64_t bytes, uint64_t ns, bool first)
 {
-    if (bytes >= SAMPLE)
-        measure(pace, bytes, ns);
+    bool counts = !first || bytes >= SAMPLE;
+    p->sample_bytes = counts ? p->sample_bytes + bytes : 0;
+    p->sample_ns = counts ? p->sample_ns + ns : 0;
+    if (p->sample_bytes < SAMPLE)
+        return;
+    measure(p, p->sample_bytes, p->sample_ns);
+    p->sample_bytes = p->sample_ns = 0;
+}
+
+void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uint64_t now, bool first)
+{
+    sample(pace, bytes, ns, first);
     uint64_t own = bytes >= SAMPLE ? bytes / MIB * pace->ns_a_mib : ns;
     pace->rest_until = now + hoccl_chunks_rest(smaller(own, ns), pace->percent);
 }

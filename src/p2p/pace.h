@@ -6,7 +6,7 @@
  * the driver waits for it to end. So, in bytes that the engine moves in 100 µs (B, from its measured rate, at most 32 MiB):
  *
  *   several parties      chunks of B/8 (4 MiB there, at least 1), two of them ahead: a newcomer waits for two
- *   one, in company      another one had to wait for it within the last second: chunks grow from B/16 to B/2 and two are
+ *   one, in company      another one had to wait for it within the last second: chunks grow from B/32 to B/2 and two are
  *                        ahead, so that the next one that comes waits at most 100 µs
  *   one, undisturbed     chunks of HOCCL_CHUNK; the next is given when the present one ends in 100 µs or less
  *
@@ -23,6 +23,7 @@ struct hoccl_pace {
     uint64_t ns_a_mib;   /* measured; 0: not yet */
     uint64_t alone;      /* measured: what a copy alone takes beside its bytes, from its giving until it is seen, ns; 0: not yet */
     uint64_t company_at; /* when somebody last had to wait for a longer transfer than its own, ns; 0: never */
+    uint64_t sample_bytes, sample_ns; /* landed one behind the other since the rate was last measured */
     unsigned steps;      /* one, in company: chunks given since the engine was last empty or had several parties */
     uint64_t rest_until; /* percent below 100: nothing is given before that, ns */
 };
@@ -53,8 +54,9 @@ void hoccl_pace_newcomer(struct hoccl_pace *pace, uint64_t bytes, uint64_t ahead
 /* A chunk has been given. */
 void hoccl_pace_given(struct hoccl_pace *pace, const struct hoccl_load *load);
 
-/* So many bytes have landed in `ns`, all of which the engine was busy. */
-void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uint64_t now);
+/* So many bytes have landed in `ns`, all of which the engine was busy; `first`: it had nothing before them, so what it takes to
+ * submit a copy is in the time. */
+void hoccl_pace_landed(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns, uint64_t now, bool first);
 
 /* A copy of `bytes` that was alone with the engine has landed after `ns`. How long will one take? 0: one does not know. */
 void hoccl_pace_alone(struct hoccl_pace *pace, uint64_t bytes, uint64_t ns);

@@ -217,7 +217,7 @@ static void test_slow_engine(void **state)
     (void)state;
     several.several = true;
     hoccl_pace_init(&p, 128 * MIB, 100);
-    hoccl_pace_landed(&p, 4 * MIB, 84 * HOCCL_US, 1);
+    hoccl_pace_landed(&p, 4 * MIB, 84 * HOCCL_US, 1, false);
     assert_int_equal(hoccl_pace_chunk(&p, &alone), 128 * MIB);
     assert_int_equal(hoccl_pace_chunk(&p, &several), MIB);
     hoccl_pace_newcomer(&p, MIB, 128 * MIB, HOCCL_S);
@@ -226,7 +226,7 @@ static void test_slow_engine(void **state)
     assert_int_equal(hoccl_pace_chunk(&p, &alone), 2 * MIB);
     assert_true(hoccl_pace_room(&p, &several, MIB));
     assert_false(hoccl_pace_room(&p, &several, 2 * MIB));
-    hoccl_pace_landed(&p, 3 * MIB, 1, 1); /* too few bytes to go by */
+    hoccl_pace_landed(&p, 3 * MIB, 1, 1, false); /* too few bytes to go by */
     assert_int_equal(hoccl_pace_chunk(&p, &several), MIB);
 }
 
@@ -300,7 +300,7 @@ static void test_share(void **state)
     l.chunks = 1;
     assert_false(hoccl_pace_room(&p, &l, MIB));
     l.chunks = 0;
-    hoccl_pace_landed(&p, 16 * MIB, 1600, 1000);
+    hoccl_pace_landed(&p, 16 * MIB, 1600, 1000, false);
     assert_false(hoccl_pace_room(&p, &l, MIB));
     l.now = 2599;
     assert_false(hoccl_pace_room(&p, &l, MIB));
@@ -453,7 +453,7 @@ static void test_ends(void **state)
     setenv("HOCCL_CHUNK", "128M", 1);
     hoccl_pace_init(&p, 128 * MIB, 100);
     assert_int_equal(hoccl_pace_takes(&p, MIB), 0);
-    hoccl_pace_landed(&p, 4 * MIB, 10 * HOCCL_US, 1); /* 2.5 µs a MiB */
+    hoccl_pace_landed(&p, 4 * MIB, 10 * HOCCL_US, 1, false); /* 2.5 µs a MiB */
     hoccl_pace_alone(&p, 2 * MIB, 14 * HOCCL_US);
     assert_int_equal(hoccl_pace_takes(&p, 2 * MIB), 14 * HOCCL_US);
     assert_int_equal(hoccl_pace_takes(&p, 4 * MIB), 19 * HOCCL_US);
@@ -483,9 +483,28 @@ static void test_ends(void **state)
     free(b);
 }
 
+/* A copy that stands still for milliseconds (the driver was busy) changes the rate little; and a rate that is far too low is
+ * put right although all chunks are small because of it. */
+static void test_stall(void **state)
+{
+    struct hoccl_pace p;
+    (void)state;
+    hoccl_pace_init(&p, 128 * MIB, 100);
+    hoccl_pace_landed(&p, 16 * MIB, 44 * HOCCL_US, 1, false);
+    uint64_t rate = p.ns_a_mib;
+    hoccl_pace_landed(&p, 16 * MIB, 3 * HOCCL_MS, 1, true);
+    assert_in_range(p.ns_a_mib, rate, rate + rate / 8);
+    p.ns_a_mib = 30000;
+    hoccl_pace_landed(&p, MIB, 12 * HOCCL_US, 1, true); /* its submission is in the time */
+    for (int i = 0; i < 4; i++)
+        hoccl_pace_landed(&p, MIB, 5 * HOCCL_US, 1, false);
+    assert_int_equal(p.ns_a_mib, 5000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stall),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_alone),    cmocka_unit_test(test_not_too_early), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_small_beside_huge), cmocka_unit_test(test_company), cmocka_unit_test(test_slow_engine),
