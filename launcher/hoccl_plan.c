@@ -318,11 +318,11 @@ static int make_results(struct hoccl_tool *t, const struct arguments *a, struct 
 
 static int simulate(struct hoccl_tool *t, struct hoccl_plan_error *error)
 {
-	struct hoccl_sim_options options = {t->overlap, NULL, NULL};
 	int status = 0;
 
 	for (int i = 0; i < HOCCL_TOOL_METHODS && !status; i++) {
 		struct hoccl_tool_result *r = &t->result[i];
+		struct hoccl_sim_options options = {.overlap = t->overlap, .turns = i == HOCCL_TOOL_TURNS};
 
 		if (!r->plan)
 			continue;

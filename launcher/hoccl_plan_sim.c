@@ -25,101 +25,6 @@ static bool may(const struct hoccl_sim *s, enum hoccl_sim_phase phase, uint32_t 
 	return s->options->overlap || (s->phase == phase && s->stage == stage);
 }
 
-static void at(struct hoccl_sim *s, uint64_t ns, enum hoccl_sim_kind kind, int where, uint32_t which, uint64_t bytes)
-{
-	hoccl_events_add(&s->events, (struct hoccl_event){.ns = ns, .kind = kind, .where = where, .which = which,
-							  .bytes = bytes});
-}
-
-static void trace(struct hoccl_sim *s, enum hoccl_sim_engine engine, int gpu, const struct hoccl_sim_event *event)
-{
-	struct hoccl_sim_event e = *event;
-
-	s->gpu[gpu].busy_ns[engine] += s->now - e.start_ns;
-	s->chunks++;
-	if (!s->options->trace)
-		return;
-	e.engine = engine;
-	e.gpu = gpu;
-	e.end_ns = s->now;
-	s->options->trace(s->options->context, &e);
-}
-
-/* The rate of a copy now: its engine's, or a fair share of the links it uses. */
-static uint64_t rate_now(const struct hoccl_sim *s, int engine, const struct hoccl_sim_copy *c)
-{
-	static const enum hoccl_line line[] = {
-		HOCCL_LINE_PUSH, HOCCL_LINE_PULL, HOCCL_LINE_PCIE_OUT, HOCCL_LINE_PCIE_IN,
-	};
-	uint64_t rate = s->machine->rate[line[engine]].bytes_per_s;
-
-	if (c->out >= 0) {
-		uint64_t share = s->machine->rate[HOCCL_LINE_NVLINK_OUT].bytes_per_s /
-				 (uint64_t)s->gpu[c->out].links_out;
-		rate = share < rate ? share : rate;
-	}
-	if (c->in >= 0) {
-		uint64_t share = s->machine->rate[HOCCL_LINE_NVLINK_IN].bytes_per_s / (uint64_t)s->gpu[c->in].links_in;
-		rate = share < rate ? share : rate;
-	}
-	return rate ? rate : 1;
-}
-
-static void reschedule(struct hoccl_sim *s, int gpu, int engine)
-{
-	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
-	uint64_t rate = c->flowing ? rate_now(s, engine, c) : 0;
-
-	if (!c->flowing || rate == c->rate)
-		return;
-	unsigned __int128 moved = (unsigned __int128)(s->now - c->since) * c->rate / 1000000000;
-
-	c->left = moved < c->left ? c->left - (uint64_t)moved : 0;
-	c->since = s->now;
-	c->rate = rate;
-	c->version++;
-	uint64_t ns = (uint64_t)(((unsigned __int128)c->left * 1000000000 + rate - 1) / rate);
-
-	at(s, s->now + ns, SIM_COPY_ENDS, gpu * 4 + engine, c->version, 0);
-}
-
-/* After a copy came to or left a node's links: new shares for those that use them. */
-static void share_links(struct hoccl_sim *s, int node)
-{
-	for (int i = s->layout->first[node]; i < s->layout->first[node + 1]; i++)
-		for (int engine = HOCCL_SIM_PUSH; engine <= HOCCL_SIM_PULL; engine++)
-			reschedule(s, s->layout->member[i], engine);
-}
-
-static void begin_copy(struct hoccl_sim *s, int gpu, int engine, struct hoccl_sim_copy copy)
-{
-	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
-
-	copy.version = c->version + 1;
-	copy.busy = true;
-	copy.left = copy.bytes;
-	copy.start = s->now;
-	*c = copy;
-	at(s, s->now + s->machine->copy_ns, SIM_COPY_BEGINS, gpu * 4 + engine, 0, 0);
-}
-
-static void copy_begins(struct hoccl_sim *s, int gpu, int engine)
-{
-	struct hoccl_sim_copy *c = &s->gpu[gpu].copy[engine];
-
-	c->flowing = true;
-	c->since = s->now;
-	c->rate = 0;
-	if (c->out >= 0)
-		s->gpu[c->out].links_out++;
-	if (c->in >= 0)
-		s->gpu[c->in].links_in++;
-	if (c->out >= 0 || c->in >= 0)
-		share_links(s, s->layout->node[gpu]);
-	else
-		reschedule(s, gpu, engine);
-}
-
 /* A wire of NIC a for which this tx engine of u can push a chunk; -1 when there is none. */
 static int64_t find_forward(const struct hoccl_sim *s, int u, int a)
 {
@@ -164,7 +69,7 @@ static bool start_forward(struct hoccl_sim *s, int u, int engine)
 
 		state->given += bytes;
 		s->gpu[a].slots[0]++;
-		begin_copy(s, u, engine, (struct hoccl_sim_copy){.task = SIM_FORWARD, .item = (uint32_t)item, .bytes = bytes,
+		hoccl_sim_begin_copy(s, u, engine, (struct hoccl_sim_copy){.task = SIM_FORWARD, .item = (uint32_t)item, .bytes = bytes,
 						       .out = host ? -1 : u, .in = host ? -1 : hoccl_sim_slot(s, u, a)});
 		return true;
 	}
@@ -235,7 +140,7 @@ static void start_native(struct hoccl_sim *s, int u, int engine)
 
 	if (queue)
 		c.out = c.in = -1;
-	begin_copy(s, u, engine, c);
+	hoccl_sim_begin_copy(s, u, engine, c);
 }
 
 /* May this engine of the GPU begin a copy? */
@@ -279,7 +184,7 @@ static void kick_rx(struct hoccl_sim *s, int v)
 		if (queue)
 			c.out = c.in = -1;
 		free(w);
-		begin_copy(s, v, engine, c);
+		hoccl_sim_begin_copy(s, v, engine, c);
 	}
 }
 
@@ -324,7 +229,7 @@ static void kick_wire(struct hoccl_sim *s, int a)
 	out->wire_busy[0] = in->wire_busy[1] = true;
 	in->slots[1]++;
 	state->start = s->now;
-	at(s, s->now + hoccl_rate_time(rate, bytes) + s->machine->wire_ns, SIM_WIRE_ENDS, a, item, bytes);
+	hoccl_sim_at(s, s->now + hoccl_rate_time(rate, bytes) + s->machine->wire_ns, SIM_WIRE_ENDS, a, item, bytes);
 }
 
 /* Everybody who might push into the slots of NIC a. */
@@ -345,12 +250,12 @@ static void wire_ends(struct hoccl_sim *s, int a, uint32_t item, uint64_t bytes)
 					.start_ns = state->start, .bytes = bytes};
 	uint64_t seen = s->now + s->machine->seen_ns / 2;
 
-	trace(s, HOCCL_SIM_WIRE_OUT, a, &event);
-	trace(s, HOCCL_SIM_WIRE_IN, w->path.in, &event);
+	hoccl_sim_trace(s, HOCCL_SIM_WIRE_OUT, a, &event);
+	hoccl_sim_trace(s, HOCCL_SIM_WIRE_IN, w->path.in, &event);
 	state->sent += bytes;
 	out->wire_busy[0] = in->wire_busy[1] = false;
-	at(s, seen, SIM_OUT_SLOT_FREE, a, 0, 0);
-	at(s, seen, SIM_SLOT_ARRIVED, w->path.dst, item, bytes);
+	hoccl_sim_at(s, seen, SIM_OUT_SLOT_FREE, a, 0, 0);
+	hoccl_sim_at(s, seen, SIM_SLOT_ARRIVED, w->path.dst, item, bytes);
 	if (state->sent == w->bytes) {
 		out->head[0]++;
 		in->head[1]++;
@@ -389,20 +294,13 @@ static void copy_ends(struct hoccl_sim *s, int gpu, int engine)
 		event.dst = hoccl_sim_wire(s, c->item)->path.dst;
 		event.stage = hoccl_sim_wire(s, c->item)->stage;
 	}
-	trace(s, (enum hoccl_sim_engine)engine, gpu, &event);
-	c->busy = c->flowing = false;
-	if (c->out >= 0)
-		s->gpu[c->out].links_out--;
-	if (c->in >= 0)
-		s->gpu[c->in].links_in--;
 	if (c->task == SIM_FORWARD)
-		at(s, seen, SIM_SLOT_FILLED, hoccl_sim_wire(s, c->item)->path.out, c->item, c->bytes);
+		hoccl_sim_at(s, seen, SIM_SLOT_FILLED, hoccl_sim_wire(s, c->item)->path.out, c->item, c->bytes);
 	else if (c->task == SIM_DRAIN)
-		at(s, seen, SIM_IN_SLOT_FREE, hoccl_sim_wire(s, c->item)->path.in, 0, 0);
+		hoccl_sim_at(s, seen, SIM_IN_SLOT_FREE, hoccl_sim_wire(s, c->item)->path.in, 0, 0);
 	else if (c->task == SIM_SELF_OUT)
-		at(s, seen, SIM_SELF_STAGED, gpu, c->item, c->bytes);
-	if (c->out >= 0 || c->in >= 0)
-		share_links(s, s->layout->node[gpu]);
+		hoccl_sim_at(s, seen, SIM_SELF_STAGED, gpu, c->item, c->bytes);
+	hoccl_sim_copy_ends(s, gpu, engine, &event);
 	if (c->task == SIM_FORWARD)		/* another sender may be next at that NIC */
 		kick_senders(s, hoccl_sim_wire(s, c->item)->path.out);
 	if (c->last && hoccl_sim_takes_turns(s, &s->plan->local[c->item]))
@@ -419,7 +317,7 @@ static void handle(struct hoccl_sim *s, const struct hoccl_event *e)
 
 	switch ((enum hoccl_sim_kind)e->kind) {
 	case SIM_COPY_BEGINS:
-		copy_begins(s, e->where / 4, e->where % 4);
+		hoccl_sim_copy_begins(s, e->where / 4, e->where % 4);
 		break;
 	case SIM_COPY_ENDS:
 		if (s->gpu[e->where / 4].copy[e->where % 4].version == e->which)
@@ -486,11 +384,13 @@ int hoccl_sim_run(const struct hoccl_plan *plan, const struct hoccl_layout *layo
 	struct hoccl_sim s = {.plan = plan, .layout = layout, .machine = machine, .options = options};
 	int status = hoccl_sim_init(&s);
 
-	if (!status)
+	if (!status && options->turns)
+		hoccl_sim_turns(&s);
+	else if (!status)
 		run(&s);
 	if (status || s.failed || s.events.failed) {
 		status = hoccl_plan_fail(error, HOCCL_PLAN_MEMORY, "no memory for the simulation");
-	} else if (!hoccl_sim_done(&s)) {
+	} else if (!s.moved && !hoccl_sim_done(&s)) {
 		status = hoccl_plan_fail(error, HOCCL_PLAN_ARGUMENT, "the simulation stopped before all was moved");
 	} else {
 		*result = (struct hoccl_sim_result){.ns = s.now + machine->launch_ns, .chunks = s.chunks};

@@ -29,6 +29,7 @@ struct hoccl_sim_event {
 
 struct hoccl_sim_options {
 	bool overlap;		/* forwarding beside the wire; without: push all of a stage, then wire, then pull */
+	bool turns;		/* the plan is one node's, and moves as the runtime does it: launcher/hoccl_plan_sim_turns.c */
 	void (*trace)(void *context, const struct hoccl_sim_event *event);
 	void *context;
 };

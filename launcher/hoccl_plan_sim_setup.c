@@ -92,6 +92,7 @@ void hoccl_sim_fini(struct hoccl_sim *s)
 	free(s->items);
 	free(s->gpu);
 	free(s->wire);
+	free(s->turns);
 }
 
 bool hoccl_sim_done(const struct hoccl_sim *s)

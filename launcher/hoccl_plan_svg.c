@@ -201,7 +201,7 @@ static int draw(struct drawing *d, struct hoccl_plan_error *error)
 {
 	const struct hoccl_tool *t = d->tool;
 	const struct hoccl_plan *plan = t->result[t->chosen].plan;
-	struct hoccl_sim_options options = {t->overlap, note_row, d};
+	struct hoccl_sim_options options = {t->overlap, t->chosen == HOCCL_TOOL_TURNS, note_row, d};
 	struct hoccl_sim_result result;
 	int status = hoccl_sim_run(plan, &t->layout, &t->machine, &options, &result, error);
 

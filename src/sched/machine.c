@@ -8,7 +8,8 @@
  * h800: the paper's testbed (section 6.1): NVLink 200 GB/s a direction by its own Figure 7a, NIC 48.8 by Figure 7b. Its
  * 19.6 GB/s at 2 MB and 192.2 at 1 GB are a fixed 96 µs and 64 copies of 16 MiB at 2.2 µs each.
  * h200: two H200 of one host, measured by this project (copy engines; 14.5 µs is what Send and Recv of 2 to 32 MiB take beside their
- * copies, one after another on a stream); the NIC is assumed to be the paper's.
+ * copies, one after another on a stream); the NIC is assumed to be the paper's. What turns within a node go by is explained beside its
+ * measurements in doc/performance-planner.md.
  */
 #include "sched/machine.h"
 
@@ -66,7 +67,7 @@ static const struct hoccl_machine models[] = {
 			[HOCCL_LINE_PCIE_OUT] = RATE(55000), [HOCCL_LINE_PCIE_IN] = RATE(55000),
 		},
 		.start_ns = 3800, .copy_ns = 2200, .wire_ns = 0, .launch_ns = 96000, .seen_ns = 8000,
-		.chunk_bytes = 16 * MIB, .slot_bytes = 4 * MIB, .slots = 16,
+		.chunk_bytes = 16 * MIB, .slot_bytes = 4 * MIB, .slots = 16, .hop_ns = 8000, .staged = RATE(55000),
 	},
 	{
 		.name = "h200",
@@ -78,6 +79,7 @@ static const struct hoccl_machine models[] = {
 		},
 		.start_ns = 3800, .copy_ns = 2200, .wire_ns = 0, .launch_ns = 14500, .seen_ns = 8000,
 		.chunk_bytes = 32 * MIB, .slot_bytes = 4 * MIB, .slots = 16, .one_engine = true,
+		.hop_ns = 9000, .skew_ns = 4000, .staged = RATE(37000), .beside_host_percent = 5,
 	},
 };
 

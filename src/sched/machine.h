@@ -38,6 +38,12 @@ struct hoccl_machine {
 	uint64_t slot_bytes;	/* of a staged chunk */
 	unsigned int slots;	/* staging slots a GPU, each way */
 	bool one_engine;	/* pushes and pulls of a GPU go one after the other */
+
+	/* Of what the runtime does within a node (hoccl-plan --method turns): */
+	uint64_t hop_ns;	/* a copy's end until the CPU has seen it and the next one, in another stream, is with the engine */
+	uint64_t skew_ns;	/* the first GPU begins so long before the last one; launch_ns counts from the first */
+	struct hoccl_rate staged;	/* copies of one slot in host memory */
+	unsigned int beside_host_percent;	/* a GPU that copies to and from host memory at once pushes and pulls so much slower */
 };
 
 /* The largest time the planner computes with: beyond it times saturate and plans are refused. */

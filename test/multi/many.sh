@@ -61,7 +61,7 @@ run 1
 plan=$top_builddir/hoccl-plan
 echo '0,67108864
 67108864,0' >"$work/matrix.csv"
-simulated=$("$plan" -m h200 --simulate --json 1x2 "$work/matrix.csv" | sed -n 's/.*"simulated_ns": \([0-9]*\).*/\1/p' | head -n 1)
+simulated=$("$plan" -m h200 --method turns --simulate --json 1x2 "$work/matrix.csv" | sed -n 's/.*"simulated_ns": \([0-9]*\).*/\1/p' | head -n 1)
 for percent in 108 112 92 88; do
     cat >"$work/row.json" <<END
 {"program": "sendrecv_perf", "ranks": 2, "rows": [{"bytes": 67108864, "busbw_GBps": 1, "traffic": ["0,67108864", "67108864,0"],

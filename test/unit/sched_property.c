@@ -201,7 +201,7 @@ static const char *check_optimum(const struct test_case *t, const struct hoccl_p
 
 static const char *check_simulation(const struct test_case *t, const struct hoccl_plan *plan, bool overlap)
 {
-	struct hoccl_sim_options options = {overlap, NULL, NULL};
+	struct hoccl_sim_options options = {.overlap = overlap};
 	struct hoccl_plan_error error = {""};
 	struct hoccl_sim_result result;
 

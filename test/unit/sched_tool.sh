@@ -91,19 +91,47 @@ good 1x2 "$work/self.csv" -m h200 --simulate --json
 good 1x2 "$work/self.csv" -m h800 --simulate --json
 [ "$(nanoseconds simulated_ns)" -lt $((1073741824 * 2 * 9 / 10 / 200)) ] || complain "two engines wait for one another"
 
-# In turn: equal pieces go as by the rotation, all to one shares its link, and what one sends to two others comes one after the other.
-good 1x4 uniform,line=1GiB -m h200 --no-self --method turns --simulate --json
+# in_turn TOPOLOGY LINE…: nanoseconds of the matrix of these lines in turn. Starting, and one copy, cost on that machine:
+in_turn() {
+	topology=$1
+	shift
+	printf '%s\n' "$@" >"$work/turns.csv"
+	good "$topology" "$work/turns.csv" -m h200 --method turns --simulate --json
+	nanoseconds simulated_ns
+}
+launch=10500 copy=2200 mib=1048576
+
+# Equal pieces go as by the rotation, all to one shares its link, and what one sends to two others comes one after the other.
+good 1x4 uniform,line=128MiB -m h200 --no-self --method turns --simulate --json
 turns=$(nanoseconds simulated_ns)
-good 1x4 uniform,line=1GiB -m h200 --no-self --simulate --json
+good 1x4 uniform,line=128MiB -m h200 --no-self --simulate --json
 off=$((turns - $(nanoseconds simulated_ns)))
 [ "${off#-}" -lt $((turns / 100)) ] || complain "equal pieces in turn are not a rotation: $off ns off"
-file incast.csv <<'EOF'
-0,0,0
-400MB,0,0
-400MB,0,0
-EOF
-good 1x3 "$work/incast.csv" -m h200 --method turns --simulate --json
-[ "$(nanoseconds simulated_ns)" -gt $((800000000 / 396)) ] || complain "two GPUs push to a third faster than its link"
+[ "$(in_turn 1x3 0,0,0 60MB,0,0 60MB,0,0)" -gt $((120000000 / 396)) ] || complain "two GPUs push to a third faster than its link"
+[ "$(in_turn 1x3 0,60MB,60MB 0,0,0 0,0,0)" -gt $((120000000 / 396)) ] || complain "a GPU pushes two pieces at once"
+
+# A large push takes a detour as well, a smaller one does not, nor one whose GPU has a message to itself.
+[ "$(in_turn 1x2 0,1GiB 0,0)" -lt $((1024 * mib / 396)) ] || complain "no detour"
+[ "$(in_turn 1x2 0,63MiB 0,0)" -gt $((63 * mib / 396)) ] || complain "a detour for less than 64 MiB"
+[ "$(in_turn 1x2 1MiB,1GiB 0,0)" -gt $((1024 * mib / 396)) ] || complain "a detour beside a message to oneself"
+
+# To itself: in turns without a CPU between, below 16 MiB with one, from 128 MiB on by host memory too.
+[ "$(in_turn 1x2 16MiB,0 0,0)" -lt $((launch + 16 * mib / 396 + 16 * mib / 352 + 2 * copy + 100)) ] || complain "a hop in turns"
+[ "$(in_turn 1x2 4MiB,0 0,0)" -gt $((launch + 4 * mib / 396 + 4 * mib / 352 + 2 * copy + 8000)) ] || complain "no hop"
+[ "$(in_turn 1x2 15MiB,0 0,0)" -gt $((launch + 15 * mib / 396 + 15 * mib / 352)) ] || complain "a push and a pull at once by one engine"
+[ "$(in_turn 1x2 127MiB,0 0,0)" -gt $((127 * mib / 396 + 127 * mib / 352)) ] || complain "127 MiB go by host memory"
+[ "$(in_turn 1x2 1GiB,0 0,0)" -lt $((1024 * mib / 396 + 1024 * mib / 352)) ] || complain "1 GiB does not go by host memory"
+[ "$(in_turn 1x2 1GiB,0 0,0)" -gt $((1024 * mib * 88 / 100 / 396 + 1024 * mib * 88 / 100 / 352 + launch)) ] ||
+	complain "too much goes by host memory, or the link does not mind"
+
+# In step GPUs are not in each other's way; with one behind the other they are.
+alone=$(in_turn 1x2 64MiB,32MiB 0,0)
+[ "$(in_turn 1x2 64MiB,32MiB 32MiB,64MiB)" -lt $((alone * 103 / 100)) ] || complain "GPUs in step are in each other's way"
+[ "$(in_turn 1x2 64MiB,32MiB 0,64MiB)" -gt $((alone * 108 / 100)) ] || complain "GPUs out of step are not in each other's way"
+
+good 1x3 uniform,line=1GiB -m h200 --method turns --simulate --pairs none
+good 1x1 uniform -m h200 --method turns --simulate --svg "$work/turns.svg"
+good 1x8 zipf -m h800 --method turns --simulate
 for pattern in random zipf sparse block hotrow hotcol permutation stochastic pair; do
 	good 1x8 $pattern,line=64MiB -m h200 --method turns --simulate
 done
