@@ -281,7 +281,8 @@ HOCCL_API HOCCL_Result HOCCL_RequestFree(HOCCL_Request request);
 /* Between the two, in the order of stream, the operations of communicator `background` give way to what the stream does:
  * from the moment the stream reaches Begin, this rank gives the engines no further chunk of theirs until it reaches End.
  * What an engine has already still lands (at most 0.45 ms on an H200). Each call enqueues one write and waits for nobody.
- * Other communicators are not concerned, nor is what is posted to `background` on that stream between the two calls: it
+ * Other communicators are not concerned (but behind gates of H2D copies: there a message of theirs to the rank itself can wait
+ * for the slots of a large one that is held up), nor is what is posted to `background` on that stream between the two calls: it
  * is part of the phase. Phases nest, and up to 16 streams may be in one: the communicator goes on when none is. Other
  * ranks are not told: an operation goes on while neither end holds it up. A phase holds for at most HOCCL_PAUSE ms (1000),
  * and a quarter of HOCCL_TIMEOUT; then operations go on. So a phase that waits for such an operation, here or at another
