@@ -11,6 +11,12 @@ for program in examples/{allgather,alltoall,alltoallv,sendrecv,incast}_perf test
     test/multi/paths test/conform/far hoccl-plan; do
     ln -s "$(realpath "$top_builddir/$program")" "$work/programs/"
 done
+# All kinds of memory are for test/multi/paths.sh.
+if [ -z "${LONG_TESTS:-}" ]; then
+    rm "$work/programs/paths"
+    printf '#!/bin/sh\nexec "%s" --no-staging "$@"\n' "$(realpath "$top_builddir/test/multi/paths")" >"$work/programs/paths"
+    chmod +x "$work/programs/paths"
+fi
 # A row as nccl-tests prints it.
 cat >"$work/nccl-tests/all_gather_perf" <<'END'
 #!/bin/bash
