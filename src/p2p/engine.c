@@ -56,6 +56,18 @@ static struct hoccl_transfer *at(struct hoccl_list *link)
     return hoccl_entry(link, struct hoccl_transfer, link);
 }
 
+/* Of a lower order than the first of its party: that is the second now. */
+static void step_in_front(struct hoccl_transfer *first, struct hoccl_transfer *t)
+{
+    struct hoccl_list *place = first->link.next;
+    hoccl_list_remove(&first->link);
+    hoccl_list_move(&t->behind, &first->behind);
+    hoccl_list_append(t->behind.next, &first->link);
+    t->turn = first->turn;
+    hoccl_share_join(&t->part, t->bytes, 0);
+    hoccl_list_append(place, &t->link);
+}
+
 /* Behind those of the same or a lower order. One that has that order of the first shares with it from now on. */
 static void line_up(struct hoccl_transfer *first, struct hoccl_transfer *t)
 {
@@ -90,7 +102,7 @@ void hoccl_engine_add(struct hoccl_engine *e, struct hoccl_transfer *t)
     hoccl_list_init(&t->behind);
     hoccl_pace_newcomer(&e->pace, t->bytes, ahead_of(e, t), hoccl_recently());
     if (first) {
-        line_up(first, t);
+        (t->order < first->order ? step_in_front : line_up)(first, t);
         return;
     }
     if (hoccl_list_empty(&e->queue))

@@ -89,21 +89,25 @@ void hoccl_pace_given(struct hoccl_pace *pace, const struct hoccl_load *load)
     pace->steps = load->several ? 0 : load->chunks ? pace->steps + 1 : 1;
 }
 
-/* What is seen late, or had to wait for a copy of the application or for the driver, looks slow: one sample changes little. */
+/* What had to wait for a copy of the application, or for the driver, looks slow; what landed just behind one that was seen late
+ * looks fast. So a sample counts by half where it is faster, by an eighth where it is slower, and then as twice the rate at most. */
 static void measure(struct hoccl_pace *p, uint64_t bytes, uint64_t ns)
 {
     uint64_t seen = ns / (bytes / MIB);
     seen = seen ? seen : 1;
-    if (!p->ns_a_mib || seen < p->ns_a_mib)
+    if (!p->ns_a_mib)
         p->ns_a_mib = seen;
+    else if (seen < p->ns_a_mib)
+        p->ns_a_mib -= (p->ns_a_mib - seen + 1) / 2;
     else
-        p->ns_a_mib += smaller(seen - p->ns_a_mib, p->ns_a_mib) / 8;
+        p->ns_a_mib += (smaller(seen - p->ns_a_mib, p->ns_a_mib) + 7) / 8;
 }
 
-/* Several small ones make a sample too: where the rate is taken for lower than it is, chunks are small, and no others come. */
+/* Several small ones make a sample too: where the rate is taken for lower than it is, chunks are small, and no others come. One that
+ * came to an empty engine took longer than its bytes, so it counts only if even so it is faster than what is taken for the rate. */
 static void sample(struct hoccl_pace *p, uint64_t bytes, uint64_t ns, bool first)
 {
-    bool counts = !first || bytes >= SAMPLE;
+    bool counts = !first || bytes >= SAMPLE || ns * MIB < bytes * p->ns_a_mib;
     p->sample_bytes = counts ? p->sample_bytes + bytes : 0;
     p->sample_ns = counts ? p->sample_ns + ns : 0;
     if (p->sample_bytes < SAMPLE)
