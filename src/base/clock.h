@@ -19,7 +19,8 @@ static inline uint64_t hoccl_now(void)
 }
 
 /* When the progress thread's present turn of its loop began, which is a microsecond or so ago; to any other thread, now. For
- * patience and the like: reading the clock takes as long as looking at three flags. */
+ * patience and the like: reading the clock takes as long as looking at three flags. A time that was read with hoccl_now may be later
+ * than this one. */
 extern __thread uint64_t hoccl_turn_began;
 
 static inline uint64_t hoccl_recently(void)

@@ -165,7 +165,7 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
 HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow)
 {
     char name[160];
-    uint64_t waited = hoccl_recently() - flow->since;
+    uint64_t now = hoccl_recently(), waited = now > flow->since ? now - flow->since : 0;
     if (hoccl_settings.wait_timeout && waited > hoccl_settings.wait_timeout)
         return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has not posted its side for %llu s (HOCCL_WAIT_TIMEOUT)",
                           hoccl_flow_name(flow, name, sizeof name), (unsigned long long)(waited / HOCCL_S));

@@ -38,7 +38,7 @@ static void enter(struct hoccl_flow *f, struct hoccl_list *table)
     hoccl_list_append(&table[f->number % HOCCL_FAR_TABLE], &f->wire.table);
     f->path = HOCCL_PATH_WIRE;
     f->state = HOCCL_FLOW_OFFERED;
-    f->since = hoccl_now();
+    f->since = hoccl_recently();
 }
 
 static void answer(struct hoccl_flow *f, enum hoccl_answer_status status)
@@ -131,7 +131,7 @@ static HOCCL_Result begin(struct hoccl_flow *f, bool *moved)
     struct hoccl_flow_header theirs;
     if (!hoccl_far_is_open(far)) {
         if (!f->since)
-            f->since = hoccl_now();
+            f->since = hoccl_recently();
         return wait_peer(f);
     }
     *moved = true;
