@@ -232,13 +232,15 @@ static struct parcel *next_due(uint64_t now)
     return NULL;
 }
 
+static bool stalled; /* under the lock: the carrier looks also while nothing runs, if something is never to be delivered */
+
 static void *carry(void *unused)
 {
     (void)unused;
     pthread_mutex_lock(&lock);
     for (;;) {
         uint64_t now = hoccl_now();
-        struct parcel *p = near.stalled ? NULL : next_due(now);
+        struct parcel *p = stalled ? NULL : next_due(now);
         land_held(NULL, NULL, NULL, now);
         if (p) {
             hoccl_list_remove(&p->link);
@@ -545,10 +547,10 @@ void near_break(unsigned n)
     pthread_mutex_unlock(&lock);
 }
 
-void near_stall(bool stalled)
+void near_stall(bool stall)
 {
     pthread_mutex_lock(&lock);
-    near.stalled = stalled;
+    stalled = stall;
     pthread_mutex_unlock(&lock);
 }
 

@@ -27,7 +27,6 @@ struct near_weather {
     unsigned fail_region; /* the n-th region from now cannot be registered; 0: all can */
     bool mute;            /* every ALIVE is lost (p2p/words.h) */
     bool fail_open;       /* no endpoint can be opened */
-    uint32_t stalled;     /* nothing is delivered (near_stall) */
 };
 
 /* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for who reads;
@@ -44,7 +43,7 @@ extern const struct hoccl_transport near_transport;
 void near_break(unsigned n);
 
 /* Nothing is delivered from now on, or again. */
-void near_stall(bool stalled);
+void near_stall(bool stall);
 
 /* What has been carried so far, in all: bytes by each lane. */
 void near_lanes(uint64_t bytes[NEAR_LANES]);
