@@ -32,10 +32,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-#define BY_GPU 2                         /* the first so many places; the others are in host memory */
+#define BY_GPU 2                          /* the first so many places; the others are in host memory */
 #define LAST_IN_PARTY ((uint32_t)1 << 30) /* behind what goes to peers: `order` of the first fill */
-#define TWO_ROUTES ((uint64_t)128 << 20) /* fewer bytes go by one route (measured: 64 MiB are slower by two) */
-#define IN_TURNS ((uint64_t)16 << 20)    /* from so many bytes on */
+#define TWO_ROUTES ((uint64_t)128 << 20)  /* fewer bytes go by one route (measured: 64 MiB are slower by two) */
+#define IN_TURNS ((uint64_t)16 << 20)     /* from so many bytes on */
 #define PATIENCE (100 * HOCCL_US)         /* so long one that goes in turns waits for peers that are not there */
 #define ROUND ((uint64_t)64 << 10)
 
@@ -184,7 +184,7 @@ static bool with_engine(const struct hoccl_flow *f)
     return !pushes || (f->state == HOCCL_FLOW_MOVING && f->transfer[0].given == f->transfer[0].bytes);
 }
 
-/* Not for peers that are late: to them it makes no difference, and time would be lost. */
+/* Peers that are not there yet are waited for a moment only: one that is late cannot be kept step with, and time would be lost. */
 void hoccl_self_hold(struct hoccl_flow *self, const struct hoccl_flow *flows, int count, uint64_t now)
 {
     bool waiting = false, pushing = false;
