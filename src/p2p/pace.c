@@ -12,6 +12,7 @@
 #define WINDOW_QUIET (16 * MIB)       /* undisturbed: beyond two chunks, only so much is ahead */
 #define SAMPLE (4 * MIB)              /* fewer bytes say nothing of the rate */
 #define LONE_CHUNKS 2u
+#define SUBMISSION (6 * HOCCL_US)     /* of a copy and its flag, so that the engine is not idle in between */
 #define ALONE_MOST (16 * MIB)         /* of more bytes the rate's error is larger than what is looked for */
 #define NS_A_MIB 2700                 /* while no rate is known: that of a push */
 
@@ -67,10 +68,19 @@ static bool ends_soon(const struct hoccl_pace *p, const struct hoccl_load *l)
     return l->now + NEWCOMER >= l->since + takes;
 }
 
+/* One in company has begun, and its second chunk need not be submitted yet. Who comes together with it is in front of that then. */
+static bool begins(const struct hoccl_pace *p, const struct hoccl_load *l)
+{
+    uint64_t takes = hoccl_pace_takes(p, l->bytes);
+    return takes && !l->several && l->chunks == 1 && p->steps == 1 && hoccl_pace_company(p, l->now) && l->now + SUBMISSION < l->since + takes;
+}
+
 bool hoccl_pace_room(const struct hoccl_pace *pace, const struct hoccl_load *load, uint64_t bytes)
 {
     if (pace->percent < 100)
         return !load->chunks && load->now >= pace->rest_until;
+    if (begins(pace, load))
+        return false;
     if (load->chunks < LONE_CHUNKS)
         return !load->chunks || ends_soon(pace, load);
     if (load->several || hoccl_pace_company(pace, load->now))
@@ -80,7 +90,7 @@ bool hoccl_pace_room(const struct hoccl_pace *pace, const struct hoccl_load *loa
 
 void hoccl_pace_newcomer(struct hoccl_pace *pace, uint64_t bytes, uint64_t ahead, uint64_t now)
 {
-    if (ahead > bytes)
+    if (ahead > bytes || (ahead && hoccl_pace_company(pace, now)))
         pace->company_at = now;
 }
 

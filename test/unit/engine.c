@@ -209,6 +209,41 @@ static void test_company(void **state)
     free(b);
 }
 
+/* Posted together with a huge message in company, a small one that comes some microseconds later waits for its first chunk only: the
+ * second is submitted when the first should land soon. And company lasts as long as messages meet. */
+static void test_posted_together(void **state)
+{
+    (void)state;
+    setenv("HOCCL_CHUNK", "128M", 1);
+    struct bench *b = bench_open(0);
+    struct hoccl_transfer huge = transfer(0, 1024 * MIB), little = transfer(1ull << 33, MIB);
+    b->engine.pace.ns_a_mib = 3 * HOCCL_US;
+    b->engine.pace.alone = 20 * HOCCL_US;
+    uint64_t company = b->engine.pace.company_at = hoccl_now();
+    hoccl_engine_add(&b->engine, &huge);
+    assert_int_equal(step(b), 1);
+    assert_int_equal(step(b), 0);
+    hoccl_engine_add(&b->engine, &little);
+    assert_in_range(step(b), 1, 4);
+    assert_int_equal(who(b, 1), 1);
+    assert_int_equal(b->job[0].bytes, MIB);
+    assert_true(b->engine.pace.company_at > company);
+    free(b);
+
+    b = bench_open(0);
+    huge = transfer(0, 1024 * MIB);
+    b->engine.pace.ns_a_mib = 3 * HOCCL_US;
+    b->engine.pace.alone = 20 * HOCCL_US;
+    b->engine.pace.company_at = hoccl_now();
+    hoccl_engine_add(&b->engine, &huge);
+    assert_int_equal(step(b), 1);
+    while (!step(b))
+        assert_in_range(hoccl_now() - b->engine.moved_at, 0, 17 * HOCCL_US);
+    assert_true(hoccl_now() - b->engine.moved_at >= 17 * HOCCL_US);
+    assert_int_equal(b->engine.landed, 0);
+    free(b);
+}
+
 /* On an engine of 50 GB/s (21 µs a MiB), 100 µs are less. */
 static void test_slow_engine(void **state)
 {
@@ -528,7 +563,7 @@ int main(void)
         cmocka_unit_test(test_stall),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_alone),    cmocka_unit_test(test_not_too_early), cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_small_beside_huge), cmocka_unit_test(test_company), cmocka_unit_test(test_slow_engine),
+        cmocka_unit_test(test_small_beside_huge), cmocka_unit_test(test_company), cmocka_unit_test(test_posted_together), cmocka_unit_test(test_slow_engine),
         cmocka_unit_test(test_stages),   cmocka_unit_test(test_party_comes_and_goes), cmocka_unit_test(test_share),
         cmocka_unit_test(test_window_and_wrap),
         cmocka_unit_test(test_refusal_and_cancel), cmocka_unit_test(test_stalled), cmocka_unit_test(test_full_ring),
