@@ -3,6 +3,7 @@
 #include "p2p/pipe.h"
 
 #define LEAST ((uint64_t)64 << 10)
+#define PAGE ((uint64_t)4 << 10)
 #define MANY 64 /* chunks: beyond, the largest ones are best */
 #define WINDOW 64
 
@@ -70,14 +71,25 @@ uint64_t hoccl_pipe_time(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t
     return far + pipe->far.late;
 }
 
+/* The largest with which every lane has as many chunks as the others: what is left over would go over one lane, while the others
+ * have nothing. */
+static uint64_t level(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t most)
+{
+    uint64_t lanes = lanes_of(pipe), rounds = (bytes + lanes * most - 1) / (lanes * most);
+    uint64_t chunk = (bytes + lanes * rounds - 1) / (lanes * rounds);
+    chunk = (chunk + PAGE - 1) / PAGE * PAGE;
+    return chunk < most ? chunk : most;
+}
+
 uint64_t hoccl_pipe_chunk(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t most, unsigned depth)
 {
-    uint64_t best = most, least = UINT64_MAX;
+    uint64_t even = level(pipe, bytes, most), best = even, least;
     if (bytes <= LEAST || bytes >= most * MANY)
-        return bytes <= LEAST && LEAST < most ? LEAST : most;
+        return bytes <= LEAST && LEAST < most ? LEAST : even;
+    least = even < LEAST ? UINT64_MAX : hoccl_pipe_time(pipe, bytes, even, depth);
     for (uint64_t chunk = LEAST < most ? LEAST : most; chunk <= most; chunk *= 2) {
         uint64_t t = hoccl_pipe_time(pipe, bytes, chunk, depth);
-        if (t <= least) { /* of equals the larger: fewer pieces */
+        if (t < least || (t == least && chunk > best)) { /* of equals the larger: fewer pieces */
             least = t;
             best = chunk;
         }

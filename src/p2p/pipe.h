@@ -47,7 +47,8 @@ struct hoccl_pipe hoccl_pipe_make(bool on_gpu, const struct hoccl_transport_cost
 /* From the first copy's start to the last byte's landing, ns. bytes, chunk, depth > 0. */
 uint64_t hoccl_pipe_time(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t chunk, unsigned depth);
 
-/* The best power of two from 64 KiB to `most` (a power of two); `most` for large messages. */
+/* The best power of two from 64 KiB to `most` (a power of two), or the largest multiple of 4 KiB that gives all lanes the same number
+ * of chunks; always that for large messages. */
 uint64_t hoccl_pipe_chunk(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t most, unsigned depth);
 
 /* How many chunks are granted together, but for the last ones of a message. */

@@ -36,13 +36,33 @@ static void test_choice(void **state)
     (void)state;
     for (uint64_t n = 1; n < 200 * MIB; n = n * 3 / 2 + 1) {
         uint64_t chunk = hoccl_pipe_chunk(&p, n, HOCCL_POOL_SLOT, 4), best = hoccl_pipe_time(&p, n, chunk, 4);
-        assert_true(chunk >= 64 * KIB && chunk <= HOCCL_POOL_SLOT && !(chunk & (chunk - 1)));
+        assert_true(chunk >= 64 * KIB && chunk <= HOCCL_POOL_SLOT && chunk % (4 * KIB) == 0);
         for (uint64_t c = 64 * KIB; c <= HOCCL_POOL_SLOT && n <= 32 * MIB; c *= 2)
             assert_true(best <= hoccl_pipe_time(&p, n, c, 4));
     }
     assert_int_equal(hoccl_pipe_chunk(&p, 1, HOCCL_POOL_SLOT, 4), 64 * KIB);
     assert_int_equal(hoccl_pipe_chunk(&p, 1024 * MIB, HOCCL_POOL_SLOT, 4), HOCCL_POOL_SLOT);
     assert_true(hoccl_pipe_chunk(&p, MIB, HOCCL_POOL_SLOT, 4) < HOCCL_POOL_SLOT); /* else the stages would not overlap */
+}
+
+/* All lanes have the same number of chunks, for messages that no power of two divides among them: 24 of 171 pages over 12 lanes, where
+ * 16 of 1 MiB or 32 of 512 KiB would leave lanes idle. */
+static void test_level(void **state)
+{
+    static const int lanes[] = {1, 2, 3, 5, 7, 12, 16};
+    (void)state;
+    for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+        for (uint64_t n = 64 * MIB; n < 8192 * MIB; n = n * 5 / 4 + 12345) {
+            struct hoccl_pipe p = hoccl_pipe_make(false, &sockets, lanes[i]);
+            uint64_t m = (uint64_t)lanes[i], chunk = hoccl_pipe_chunk(&p, n, HOCCL_POOL_SLOT, 30);
+            uint64_t rounds = (n + m * HOCCL_POOL_SLOT - 1) / (m * HOCCL_POOL_SLOT), chunks = (n + chunk - 1) / chunk;
+            assert_true(chunks <= m * rounds && chunk * m * rounds < n + m * rounds * 4 * KIB);
+        }
+    struct hoccl_pipe p = hoccl_pipe_make(false, &(struct hoccl_transport_cost){90000, 440, 50, 150000}, 12);
+    uint64_t level = hoccl_pipe_chunk(&p, 16 * MIB, HOCCL_POOL_SLOT, 32);
+    assert_int_equal(level, 171 * 4 * KIB);
+    for (uint64_t c = 64 * KIB; c <= HOCCL_POOL_SLOT; c *= 2)
+        assert_true(hoccl_pipe_time(&p, 16 * MIB, level, 32) < hoccl_pipe_time(&p, 16 * MIB, c, 32));
 }
 
 /* With the depth that is used, large messages come within 5 % of what the slowest stage lets through, over one socket, many,
@@ -120,7 +140,7 @@ static void test_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_chunk), cmocka_unit_test(test_depth), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_one_chunk), cmocka_unit_test(test_depth), cmocka_unit_test(test_choice), cmocka_unit_test(test_level),
         cmocka_unit_test(test_rate), cmocka_unit_test(test_chosen_depth),      cmocka_unit_test(test_pool),  cmocka_unit_test(test_words),
     };
     alarm(60);
