@@ -6,4 +6,7 @@
 /* I/O threads of endpoints opened from now on; 0, as at first: chosen by the cores. */
 extern int hoccl_tcp_threads;
 
+/* Bytes of a lane's send buffer, where the peer is near. */
+#define HOCCL_TCP_SEND_BUFFER (512 << 10)
+
 #endif
