@@ -37,6 +37,17 @@ static inline bool hoccl_reached16(uint32_t value, uint32_t goal)
     return (int16_t)(value - goal) >= 0;
 }
 
+/* The caller will soon write to the line that holds this byte, and another thread or process has it now: it may come meanwhile. Nobody
+ * else should be using it just then, for it is taken from them. */
+static inline void hoccl_expect(const void *at)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at)); /* __builtin_prefetch would ask for a copy to read from */
+#else
+    __builtin_prefetch(at, 1);
+#endif
+}
+
 static inline void hoccl_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

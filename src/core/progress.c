@@ -17,10 +17,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define EXPECTED 4 /* flows of an operation that are brought near: of more, the first ones */
+
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 {
     free(op);
     hoccl_fetch_add(&comm->unfinished, -1u);
+}
+
+/* The next of its stream. */
+static void watch(struct hoccl_comm *comm, struct hoccl_comm_stream *stream)
+{
+    const struct hoccl_op *op = hoccl_entry(stream->queue.next, struct hoccl_op_turn, link)->op;
+    hoccl_list_append(&comm->watched, &stream->link);
+    for (int i = 0; i < op->flows && i < EXPECTED; i++)
+        hoccl_flow_expect(&op->flow[i]);
 }
 
 /* The streams go on; those that hold no other operation are parked no longer. The end flags come first. */
@@ -45,7 +56,7 @@ static void release(struct hoccl_comm *comm, struct hoccl_op *op)
         if (hoccl_list_empty(q))
             hoccl_list_remove(&t->stream->busy);
         else if (first && !comm->failed)
-            hoccl_list_append(&comm->watched, &t->stream->link);
+            watch(comm, t->stream);
         left += __atomic_sub_fetch(&t->stream->handshake.outstanding, 1, __ATOMIC_ACQ_REL) == 0;
     }
     if (left)
@@ -69,11 +80,12 @@ static void enqueue(struct hoccl_comm *comm, struct hoccl_op *op)
     for (int i = 0; i < op->turns; i++) {
         struct hoccl_op_turn *t = &op->turn[i];
         struct hoccl_comm_stream *s = t->stream;
-        if (hoccl_list_empty(&s->queue)) {
-            hoccl_list_append(&comm->busy_streams, &s->busy);
-            hoccl_list_append(&comm->watched, &s->link);
-        }
+        bool first = hoccl_list_empty(&s->queue);
         hoccl_list_append(&s->queue, &t->link);
+        if (first) {
+            hoccl_list_append(&comm->busy_streams, &s->busy);
+            watch(comm, s);
+        }
     }
 }
 

@@ -189,17 +189,17 @@ static HOCCL_Result moving(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *mo
                           (unsigned long long)f->header.bytes, hoccl_driver_error(t->result));
     if (!hoccl_transfer_complete(t) || !pushed_all(gpu, f))
         return hoccl_flow_check_peer(f);
-    hoccl_detour_learn(gpu, f);
-    if (f->mapping)
-        hoccl_mapping_put(&gpu->mappings, f->mapping);
-    f->mapping = NULL;
     *moved = true;
-    if (f->is_send) {
+    if (f->is_send) { /* first of all: the peer waits for it */
         hoccl_flow_answer(f, HOCCL_ANSWER_DONE);
     } else {
         hoccl_publish(&hoccl_flow_slot(f)->receipt.tag, f->number);
         f->state = HOCCL_FLOW_OFFERED;
     }
+    hoccl_detour_learn(gpu, f);
+    if (f->mapping)
+        hoccl_mapping_put(&gpu->mappings, f->mapping);
+    f->mapping = NULL;
     return HOCCL_SUCCESS;
 }
 

@@ -78,7 +78,8 @@ static bool granted(const struct hoccl_flow *f)
     uint32_t n = f->number, seen = hoccl_observe(&s->grant.tag);
     if (seen != n)
         return seen == HOCCL_GRANT_TAKEN(n);
-    hoccl_publish(&s->offer.tag, n - HOCCL_SLOTS);
+    if (hoccl_peek(&s->offer.tag) == n) /* of 2³² flows ago */
+        hoccl_publish(&s->offer.tag, n - HOCCL_SLOTS);
     return hoccl_take(&s->grant.tag, n, HOCCL_GRANT_TAKEN(n));
 }
 
@@ -421,6 +422,22 @@ static HOCCL_Result receive_step(struct hoccl_gpu *gpu, struct hoccl_flow *f, bo
 }
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
+
+void hoccl_flow_expect(const struct hoccl_flow *flow)
+{
+    const char *end = (const char *)(&flow->transfer[0] + 1);
+    for (const char *line = (const char *)flow; line < (const char *)&flow->dispatch; line += HOCCL_CACHE_LINE)
+        hoccl_expect(line);
+    for (const char *line = (const char *)&flow->transfer[0]; line < end; line += HOCCL_CACHE_LINE)
+        hoccl_expect(line);
+    hoccl_expect(&flow->detour);
+    if (flow->is_send || flow->peer->far)
+        return;
+    const struct hoccl_slot *s = hoccl_flow_slot(flow);
+    hoccl_expect(&s->grant);
+    hoccl_expect(&s->grant_memory);
+    hoccl_expect(&s->receipt);
+}
 
 HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {

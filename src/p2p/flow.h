@@ -157,6 +157,9 @@ struct hoccl_flow {
     struct hoccl_flow_self self; /* SELF: place[i] uses slot[i] and transfer[i]; in turns, place[0] uses transfer[1] too */
 };
 
+/* Its stream is the next to get there: what it will touch comes into this thread's cache meanwhile. */
+void hoccl_flow_expect(const struct hoccl_flow *flow);
+
 /* Go as far as possible without waiting. *moved tells whether anything happened. An error is the flow's failure, with
  * the full text (a failed receive may still be written into until its peer has answered). */
 HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);

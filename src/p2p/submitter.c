@@ -192,6 +192,9 @@ bool hoccl_submitter_give(struct hoccl_submitter *s, const struct hoccl_job *job
     s->jobs[tail % HOCCL_JOBS] = *job;
     hoccl_publish(&s->tail, tail + 1);
     hoccl_doorbell_ring(&s->bell);
+    const struct hoccl_job *next = &s->jobs[(tail + 1) % HOCCL_JOBS];
+    hoccl_expect(next);
+    hoccl_expect((const char *)(next + 1) - 1);
     return true;
 }
 
