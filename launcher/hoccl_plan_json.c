@@ -3,6 +3,7 @@
 #include "hoccl_plan_tool.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 
 static json_t *integer(uint64_t value)
 {
@@ -42,12 +43,31 @@ static json_t *local_json(const struct hoccl_local *l)
 	return o;
 }
 
-static json_t *stages_json(const struct hoccl_plan *plan)
+/* Of each domain the busiest GPU. */
+static json_t *loads_json(const struct hoccl_stage_load *sum)
+{
+	json_t *loads = json_object();
+
+	for (int d = 0; d < HOCCL_DOMAINS; d++) {
+		json_t *o = json_object();
+
+		set(o, "ns", sum->domain_ns[d]);
+		set(o, "bytes", sum->domain_bytes[d]);
+		if (sum->domain_bytes[d])
+			set(o, "gpu", (uint64_t)sum->domain_gpu[d]);
+		json_object_set_new(loads, hoccl_domains[d], o);
+	}
+	return loads;
+}
+
+static json_t *stages_json(const struct hoccl_tool *t, const struct hoccl_plan *plan)
 {
 	json_t *stages = json_array();
+	struct hoccl_load *load = malloc((size_t)t->layout.gpus * sizeof(*load));
 
 	for (uint32_t s = 0; s < plan->stages; s++) {
 		const struct hoccl_plan_stage *at = &plan->stage[s];
+		struct hoccl_stage_load sum;
 		json_t *o = json_object(), *wires = json_array(), *locals = json_array();
 
 		for (size_t i = at->first_wire; i < at[1].first_wire; i++)
@@ -56,10 +76,15 @@ static json_t *stages_json(const struct hoccl_plan *plan)
 			json_array_append_new(locals, local_json(&plan->local[i]));
 		set(o, "start_ns", at->start_ns);
 		set(o, "ns", at->ns);
+		if (load) {
+			hoccl_stage_load(t, plan, s, load, &sum);
+			json_object_set_new(o, "loads", loads_json(&sum));
+		}
 		json_object_set_new(o, "wires", wires);
 		json_object_set_new(o, "native", locals);
 		json_array_append_new(stages, o);
 	}
+	free(load);
 	return stages;
 }
 
@@ -148,6 +173,6 @@ int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
 	if (t->grants)
 		json_object_set_new(root, "by_grants_ns", grants_json(t));
 	json_object_set_new(root, "chosen", json_string(t->result[t->chosen].name));
-	json_object_set_new(root, "stages", stages_json(plan));
+	json_object_set_new(root, "stages", stages_json(t, plan));
 	return print(root, file);
 }

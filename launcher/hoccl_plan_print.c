@@ -92,43 +92,9 @@ static void print_results(const struct hoccl_tool *t, FILE *file)
 	}
 }
 
-/* The largest load of each domain in a stage, as part of what the domain could move. */
-struct stage_load {
-	uint64_t bytes[HOCCL_LINES], wire_bytes, local_bytes;
-	size_t wires, locals;
-};
-
-static void add_stage(const struct hoccl_tool *t, const struct hoccl_plan *plan, uint32_t stage,
-		      struct hoccl_load *load, struct stage_load *sum)
+static double percent(const struct hoccl_stage_load *sum, uint64_t ns, enum hoccl_domain domain)
 {
-	const struct hoccl_plan_stage *s = &plan->stage[stage];
-
-	memset(load, 0, (size_t)t->layout.gpus * sizeof(*load));
-	*sum = (struct stage_load){.wires = s[1].first_wire - s->first_wire,
-				   .locals = s[1].first_local - s->first_local};
-	for (size_t i = s->first_wire; i < s[1].first_wire; i++) {
-		hoccl_load_wire(load, &t->layout, &plan->wire[i].path, plan->wire[i].bytes);
-		sum->wire_bytes += plan->wire[i].bytes;
-	}
-	for (size_t i = s->first_local; i < s[1].first_local; i++) {
-		const struct hoccl_local *l = &plan->local[i];
-
-		hoccl_load_local(load, &t->layout, l->src, l->dst, l->bytes);
-		sum->local_bytes += l->bytes;
-	}
-	for (int g = 0; g < t->layout.gpus; g++)
-		for (int l = 0; l < HOCCL_LINES; l++)
-			if (load[g].bytes[l] > sum->bytes[l])
-				sum->bytes[l] = load[g].bytes[l];
-}
-
-static double percent(const struct hoccl_tool *t, const struct stage_load *sum, uint64_t ns, enum hoccl_line a,
-		      enum hoccl_line b)
-{
-	uint64_t first = hoccl_rate_time(&t->machine.rate[a], sum->bytes[a]);
-	uint64_t second = hoccl_rate_time(&t->machine.rate[b], sum->bytes[b]);
-
-	return ns ? 100.0 * (double)(first > second ? first : second) / (double)ns : 0;
+	return ns ? 100.0 * (double)sum->domain_ns[domain] / (double)ns : 0;
 }
 
 static void print_stages(const struct hoccl_tool *t, FILE *file)
@@ -146,18 +112,18 @@ static void print_stages(const struct hoccl_tool *t, FILE *file)
 	fprintf(file, "%7s%12s%12s%7s%12s%7s%12s%6s%6s%7s%6s\n", "", "start ms", "tau ms", "wires", "bytes", "native",
 		"bytes", "NIC", "PCIe", "NVLink", "copy");
 	for (uint32_t s = 0; s < shown; s++) {
-		struct stage_load sum;
+		struct hoccl_stage_load sum;
 		uint64_t ns = plan->stage[s].ns;
 
-		add_stage(t, plan, s, load, &sum);
+		hoccl_stage_load(t, plan, s, load, &sum);
 		fprintf(file, "%7" PRIu32 "%12.3f%12.3f%7zu%12s%7zu%12s%6.0f%6.0f%7.0f%6.0f\n", s,
 			(double)plan->stage[s].start_ns / 1e6, (double)ns / 1e6, sum.wires,
 			human(sum.wire_bytes, wire, sizeof(wire)), sum.locals,
 			human(sum.local_bytes, local, sizeof(local)),
-			percent(t, &sum, ns, HOCCL_LINE_NIC_OUT, HOCCL_LINE_NIC_IN),
-			percent(t, &sum, ns, HOCCL_LINE_PCIE_OUT, HOCCL_LINE_PCIE_IN),
-			percent(t, &sum, ns, HOCCL_LINE_NVLINK_OUT, HOCCL_LINE_NVLINK_IN),
-			percent(t, &sum, ns, HOCCL_LINE_PUSH, HOCCL_LINE_PULL));
+			percent(&sum, ns, HOCCL_DOMAIN_NIC),
+			percent(&sum, ns, HOCCL_DOMAIN_PCIE),
+			percent(&sum, ns, HOCCL_DOMAIN_NVLINK),
+			percent(&sum, ns, HOCCL_DOMAIN_COPY));
 	}
 	if (shown < plan->stages)
 		fprintf(file, "    ... %" PRIu32 " more (--all-stages shows them)\n", plan->stages - shown);

@@ -61,6 +61,21 @@ int hoccl_rotation_expand(struct hoccl_plan **plan, const struct hoccl_layout *l
 int hoccl_turns_expand(struct hoccl_plan **plan, const struct hoccl_traffic *traffic, const struct hoccl_machine *machine,
 		       struct hoccl_plan_error *error);
 
+/* What a stage moves, and of each domain the GPU with the most to do: its bytes one way, and how long they take. */
+enum hoccl_domain { HOCCL_DOMAIN_NIC, HOCCL_DOMAIN_PCIE, HOCCL_DOMAIN_NVLINK, HOCCL_DOMAIN_COPY, HOCCL_DOMAINS };
+extern const char *const hoccl_domains[HOCCL_DOMAINS];
+
+struct hoccl_stage_load {
+	uint64_t wire_bytes, local_bytes;
+	size_t wires, locals;
+	uint64_t domain_ns[HOCCL_DOMAINS], domain_bytes[HOCCL_DOMAINS];
+	int domain_gpu[HOCCL_DOMAINS];
+};
+
+/* `load`: room for one a GPU. */
+void hoccl_stage_load(const struct hoccl_tool *tool, const struct hoccl_plan *plan, uint32_t stage, struct hoccl_load *load,
+		      struct hoccl_stage_load *sum);
+
 void hoccl_print_text(const struct hoccl_tool *tool, FILE *file);
 int hoccl_print_json(const struct hoccl_tool *tool, FILE *file);
 int hoccl_print_sizes(const struct hoccl_tool_size sizes[HOCCL_TOOL_SIZES], FILE *file);

@@ -53,6 +53,12 @@ good 2x8 uniform,line=1GiB --method rotation --svg "$work/plan.svg"
 grep -q '</svg>' "$work/plan.svg" || complain "the drawing is not complete"
 good 2x2 pair --sweep
 [ "$(wc -l <"$work/out")" -eq 11 ] || complain "--sweep does not print ten sizes"
+# The loads of each stage: GPU 2 sends 3 MB to its neighbour, GPU 0 sends 5 MB to the other node.
+printf '0,0,5000000,0\n0,0,0,0\n0,0,0,3000000\n0,0,0,0\n' >"$work/loads.csv"
+good 2x2 "$work/loads.csv" --no-relay --json
+tr -d ' \n' <"$work/out" >"$work/flat"
+grep -q '"loads":{"nic":{"ns":[1-9][0-9]*,"bytes":5000000,"gpu":[0-3]},' "$work/flat" || complain "--json: the load of a NIC is not right"
+grep -q '"nvlink":{"ns":[1-9][0-9]*,"bytes":[358]000000,"gpu":[0-3]},' "$work/flat" || complain "--json: the load of NVLink is not right"
 good 2x2 pair --sweep --json
 [ "$(grep -c '"simulated_ns": [1-9]' "$work/out")" -eq 10 ] || complain "--sweep --json does not print ten sizes"
 [ ! -e /dev/full ] || "$tool" 2x2 pair --sweep >/dev/full 2>&1 && complain "--sweep does not notice a full disk"
