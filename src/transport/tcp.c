@@ -44,7 +44,6 @@
 #include <unistd.h>
 
 #define THREADS_MAX 12 /* for lanes */
-#define SOON (256 << 10) /* bytes before a write, for it to go to that lane */
 
 /* Where the peer is near, a lane's send buffer holds about one chunk. The kernel's own choice grows to 4 MiB: what is in it is on its lane
  * for good, though another may have nothing left, and has left the caches when it is read. At 2.5 GB/s a lane it is enough for NEAR. */
@@ -65,6 +64,7 @@ struct hoccl_connection {
     unsigned goodbyes;              /* of sockets */
     unsigned turn;                  /* lane to begin looking at */
     struct tcp_lane *lane[TCP_SOCKETS]; /* by socket; NULL: ended */
+    uint64_t given[TCP_SOCKETS];    /* bytes */
     struct hoccl_lane_count count[TCP_SOCKETS];
 };
 
@@ -363,15 +363,14 @@ static bool tcp_message(struct hoccl_connection *c, const void *bytes, size_t co
     return hoccl_tcp_lane_give_message(c->lane[0], bytes, count);
 }
 
-/* The lane with the fewest bytes before a new write, of those that will soon have none; 0: there is none. Lanes are not equally fast: a
- * write that waits for the one that is free first is there sooner than one that has been given a lane too early. */
+/* The lane with room and the fewest bytes before a new write; 0: none has room. */
 static int choose_lane(const struct hoccl_connection *c)
 {
     int best = 0;
-    uint64_t least = SOON;
+    uint64_t least = UINT64_MAX;
     for (int k = 0; k < c->lanes; k++) {
         int i = 1 + (int)((c->turn + (unsigned)k) % (unsigned)c->lanes);
-        uint64_t before = hoccl_tcp_lane_before(c->lane[i]);
+        uint64_t before = c->given[i] - hoccl_peek(&c->lane[i]->sent_bytes);
         if (hoccl_tcp_lane_room(c->lane[i]) && before < least) {
             least = before;
             best = i;
@@ -386,6 +385,7 @@ static bool tcp_write(struct hoccl_connection *c, const struct hoccl_write *writ
     if (!i)
         return false;
     c->turn = (unsigned)i;
+    c->given[i] += write->bytes;
     struct hoccl_lane_count *n = &c->count[i];
     n->flight++;
     if (n->flight > n->most)

@@ -154,8 +154,6 @@ static void advance(struct tcp_lane *lane, uint64_t n)
     while (n) {
         const struct tcp_slot *s = &lane->slot[lane->sent % TCP_SLOTS];
         uint64_t rest = HEAD + s->frame.bytes - lane->sent_at;
-        uint64_t part = n < rest ? n : rest;
-        hoccl_poke(&lane->sent_bytes, lane->sent_bytes + part);
         if (n < rest) {
             lane->sent_at += n;
             return;
@@ -168,6 +166,7 @@ static void advance(struct tcp_lane *lane, uint64_t n)
             w->bytes = s->frame.bytes;
             tell(lane);
         }
+        hoccl_poke(&lane->sent_bytes, lane->sent_bytes + s->frame.bytes);
         hoccl_publish(&lane->sent, lane->sent + 1);
     }
 }
@@ -508,11 +507,6 @@ bool hoccl_tcp_lane_room(const struct tcp_lane *lane)
     return lane->given - hoccl_observe(&lane->sent) < TCP_SLOTS;
 }
 
-uint64_t hoccl_tcp_lane_before(const struct tcp_lane *lane)
-{
-    return lane->given_bytes - hoccl_peek(&lane->sent_bytes);
-}
-
 static struct tcp_slot *free_slot(struct tcp_lane *lane)
 {
     return hoccl_tcp_lane_room(lane) ? &lane->slot[lane->given % TCP_SLOTS] : NULL;
@@ -528,7 +522,6 @@ bool hoccl_tcp_lane_give_write(struct tcp_lane *lane, const struct hoccl_write *
     s->tag = w->tag;
     s->key = w->from->key.key;
     s->bytes = (const char *)(uintptr_t)(w->from->key.address + w->offset);
-    lane->given_bytes += HEAD + w->bytes;
     hoccl_publish(&lane->given, lane->given + 1);
     hoccl_tcp_loop_kick(lane->loop, lane);
     return true;
@@ -544,7 +537,6 @@ bool hoccl_tcp_lane_give_message(struct tcp_lane *lane, const void *bytes, size_
     memcpy(lane->text[lane->given % TCP_SLOTS], bytes, count);
     s->frame = (struct tcp_frame){.magic = TCP_FRAME_MAGIC, .kind = TCP_MESSAGE, .bytes = count};
     s->key = 0;
-    lane->given_bytes += HEAD + count;
     hoccl_publish(&lane->given, lane->given + 1);
     if (!pthread_mutex_trylock(&lane->lock)) {
         if (lane->state == TCP_ACTIVE)

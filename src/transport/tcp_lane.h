@@ -49,10 +49,9 @@ struct tcp_lane {
     struct tcp_slot slot[TCP_SLOTS];
     char (*text)[HOCCL_MESSAGE_BYTES]; /* socket 0: of the messages in the slots */
     uint32_t given __attribute__((aligned(HOCCL_CACHE_LINE))); /* caller's */
-    uint64_t given_bytes;     /* caller's: of all slots so far, headers counted */
     uint32_t minded;          /* 1: the I/O thread will step it. Exchanged by who kicks, and by the thread (tcp_loop.c) */
     uint32_t sent __attribute__((aligned(HOCCL_CACHE_LINE))); /* I/O thread's: slots that the kernel has */
-    uint64_t sent_bytes;      /* I/O thread's: bytes of slots that the kernel has */
+    uint64_t sent_bytes;      /* I/O thread's: of these slots */
     uint64_t sent_at;         /* bytes of slot `sent` that the kernel has, its header counted */
     struct tcp_frame note;    /* WELCOME, BEAT or GOODBYE */
     uint32_t note_left;       /* bytes of it to send */
@@ -79,9 +78,6 @@ struct tcp_lane *hoccl_tcp_lane_open(struct tcp_loop *loop, int fd, uint64_t ser
 
 /* Caller: is there room for another thing? */
 bool hoccl_tcp_lane_room(const struct tcp_lane *lane);
-
-/* Caller: bytes that have been given and that the kernel has not. */
-uint64_t hoccl_tcp_lane_before(const struct tcp_lane *lane);
 
 /* Caller: one more thing; false if the ring is full. */
 bool hoccl_tcp_lane_give_write(struct tcp_lane *lane, const struct hoccl_write *write);
