@@ -62,6 +62,7 @@ struct bare {
     bool sends;
     char *memory;
     uint64_t until, bytes;
+    size_t share; /* of a message */
 };
 
 /* All threads of this end have moved their share of a message. */
@@ -85,15 +86,14 @@ static void wait_for_all(void)
 static void *run_bare_messages(void *arg)
 {
     struct bare *b = arg;
-    size_t share = message / (size_t)lanes;
     for (unsigned i = 0; i < messages; i++) {
-        for (size_t left = share; left;) {
+        for (size_t left = b->share; left;) {
             size_t n = left < chunk ? left : chunk;
             ssize_t k = b->sends ? send(b->fd, b->memory, n, MSG_NOSIGNAL) : recv(b->fd, b->memory, n, MSG_WAITALL);
             CHECK(k > 0, "a bare socket: %m");
             left -= (size_t)k;
         }
-        b->bytes += share;
+        b->bytes += b->share;
         wait_for_all();
     }
     return NULL;
@@ -127,6 +127,7 @@ static uint64_t all_bare(struct bare *b, bool sends, bool receives, char *m)
                 continue;
             *t = (struct bare){.fd = b[2 * lanes + i].fd, .sends = way == 1, .until = until};
             t->memory = m + (size_t)i * (WINDOW / (size_t)lanes) * chunk;
+            t->share = message * (size_t)(i + 1) / (size_t)lanes - message * (size_t)i / (size_t)lanes;
             CHECK(!pthread_create(&thread[n++], NULL, message ? run_bare_messages : run_bare, t), "thread");
         }
     for (int i = 0; i < n; i++) {
@@ -311,7 +312,7 @@ int main(int argc, char **argv)
     if (argc > 5)
         message = strtoul(argv[5], NULL, 10) << 20;
     CHECK(lanes > 0 && lanes <= HOCCL_LANES_MAX && chunk && seconds > 0, "arguments");
-    CHECK(!message || (both && message % chunk == 0 && message % (size_t)lanes == 0), "messages go both ways, in whole chunks and shares");
+    CHECK(!message || (both && message % chunk == 0), "messages go both ways, in whole chunks");
     messages = message ? (unsigned)(seconds * 4e9 / (double)message) + 1 : 0;
     snprintf(text, sizeof text, "%d", lanes);
     setenv("HOCCL_LANES", text, 1);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Two ranks on one machine with GPUs that take themselves to be on two nodes: TCP over loopback, beside NCCL over its
-# sockets and beside bare sockets, in one run of about a minute.
+# sockets and beside bare sockets, in one run of about two minutes.
 #
 # usage: nodes.sh PROGRAMS OUT     as campaign.sh; also transport_rate, and far (with its libraries) where it is there
 # shellcheck source=test/gpu/steps.sh
@@ -19,12 +19,14 @@ sockets() {
 {
     apart bytes 40 ./paths
     apart hold 30 ./coexist hold 64M
-    for lanes in 2 8; do
-        HOCCL_LANES=$lanes apart "sendrecv, $lanes lanes" 40 ./sendrecv_perf -b 16M -e 256M -f 4 -n 5 -w 1 -c 1 --launch \
+    for lanes in 2 8 12; do
+        HOCCL_LANES=$lanes apart "sendrecv, $lanes lanes" 40 ./sendrecv_perf -b 16M -e 256M -f 4 -n 20 -w 5 -c 1 --launch \
             -J "$out/nodes-$lanes.json"
         step "bare sockets, $lanes" 20 ./transport_rate $lanes 1024 1
         step "bare sockets, $lanes, both ways" 20 ./transport_rate $lanes 1024 1 both
-        step "bare sockets, $lanes, messages of 16 MiB one after the other" 20 ./transport_rate $lanes 1024 1 both 16
+        for mib in 16 64 256; do
+            step "bare sockets, $lanes, messages of $mib MiB one after the other" 20 ./transport_rate $lanes 1024 1 both $mib
+        done
     done
     apart "small" 20 ./sendrecv_perf -b 8 -e 1M -f 8 -n 20 -w 2 -c 1
     sockets "NCCL as it comes" 30 ./nccl_rate sendrecv 16777216 268435456 4
