@@ -119,7 +119,7 @@ static int allowed_cores(void)
 
 static void choose_sizes(struct hoccl_endpoint *e)
 {
-    int n = hoccl_tcp_threads ? hoccl_tcp_threads : allowed_cores() * 3 / 8;
+    int n = hoccl_tcp_threads ? hoccl_tcp_threads : allowed_cores() / 4;
     e->threads = n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
     e->lanes = hoccl_settings.lanes ? (int)hoccl_settings.lanes : e->threads < 2 ? 2 : e->threads;
     if (e->threads > 1)
