@@ -14,8 +14,8 @@
  *             lanes + 2             a chunk in each lane and in each engine
  *             2 × ⌈round / pace⌉    as many as pass in a round; twice, because grants go in batches of a quarter of the depth (a
  *                                   message a chunk would cost as much as the chunk), and no network keeps to its averages
- *   chunk   the one of which pipe_time says that the message is there first; the largest for large messages. All chunks of a message
- *           are equal but the last: smaller ones at both ends would gain 1 % at most (doc/performance.md)
+ *   chunk   the one of which pipe_time says that the message is there first; for large messages the largest that gives all lanes as
+ *           many. All chunks of a message are equal but the last: smaller ones at both ends gain nothing (doc/performance.md)
  *
  * Where the figures come from: copies of up to 128 KiB are 2.2 µs apart on an engine, one alone is seen after 8 to 9.4 µs;
  * D2H and H2D reach 55 GB/s, pushes 380 and pulls 350 (two H200, driver 580). What a transport costs, it says itself
