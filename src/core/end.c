@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define ABORT_DRAIN (1 * HOCCL_S)
+#define PREPARED (3 * HOCCL_S)
 
 /* A board of this process is used by several of its ranks; the last one to leave unmaps it. */
 static void leave_shared(struct hoccl_board *board, size_t bytes, bool ready)
@@ -89,6 +90,24 @@ HOCCL_Result hoccl_comm_error(struct hoccl_comm *comm)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
+static bool is_preparing(const struct hoccl_comm *c)
+{
+    bool any = hoccl_observe(&c->stage.view.state) == HOCCL_STAGE_PREPARING;
+    for (int p = 0; p < c->size; p++)
+        any |= hoccl_observe(&c->peers[p].view.state) == HOCCL_STAGE_PREPARING;
+    return any;
+}
+
+/* The submitter may still be pinning staging memory for a message that has ended without it (detour.h). False: the driver does not
+ * return from it, and the memory must stay. */
+static bool await_prepared(const struct hoccl_comm *c)
+{
+    uint64_t begun = hoccl_now();
+    while (is_preparing(c) && hoccl_now() - begun < PREPARED)
+        hoccl_sleep(100 * HOCCL_US);
+    return !is_preparing(c);
+}
+
 static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoccl_parting how)
 {
     struct hoccl_gpu *gpu = comm->gpu;
@@ -102,7 +121,8 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoc
     hoccl_hold_say(&comm->hold);
     if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
         hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
-    hoccl_comm_free(comm);
+    if (await_prepared(comm))
+        hoccl_comm_free(comm);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
 }

@@ -280,6 +280,33 @@ static void test_aborted(void **state)
         ranks_run(2, aborted, &who);
 }
 
+/* The receiver's places are still being made when a message has been pushed whole, and the communicator ends. */
+static void late(struct rank *r)
+{
+    struct work w = {0};
+    if (!work_open(r, &w))
+        return;
+    for (int i = 0; i < 2; i++) {
+        if (r->rank == 0)
+            RANK_OK(r, HOCCL_Send((void *)w.from, LARGE, HOCCL_BYTE, 1, r->comm, w.stream));
+        else
+            RANK_OK(r, HOCCL_Recv((void *)w.to, LARGE, HOCCL_BYTE, 0, r->comm, w.stream));
+        if (!RANK_CUDA(r, cuStreamSynchronize(w.stream)) || !healthy(r))
+            return;
+    }
+    if (r->rank == 1)
+        right(r, &w);
+    RANK_OK(r, HOCCL_CommDestroy(r->comm));
+    r->comm = HOCCL_COMM_NULL;
+    work_close(&w);
+}
+
+static void test_late(void **state)
+{
+    (void)state;
+    ranks_run(2, late, NULL);
+}
+
 /* Settings are read once in a process. */
 static int child(const char *name, int mode, const char *rates, const char *connections, void (*test)(void **))
 {
@@ -312,6 +339,9 @@ int main(void)
     failed |= child("slow to host memory", SLOW, "push=400,d2h=20", "8", test_exchange);
     failed |= child("slow from host memory", SLOW, "push=400,h2d=20", "8", test_exchange);
     failed |= child("gates", USED, "push=100,h2d=100", "8", test_gates);
+    setenv("HOCCL_EMU_FAULT", "cuMemHostRegister#1+=late:700000", 1);
+    failed |= child("late places", UNUSED, "push=1000", "32", test_late);
+    unsetenv("HOCCL_EMU_FAULT");
     setenv("HOCCL_PAUSE", "5000", 1);
     failed |= child("phases", USED, "push=100,h2d=100", "8", test_phases);
     failed |= child("aborted", USED, "push=100,d2h=100", "8", test_aborted);
