@@ -25,6 +25,14 @@ static inline bool hoccl_take(uint32_t *word, uint32_t from, uint32_t to)
     return __atomic_compare_exchange_n(word, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
+/* The word is `value` or more from now on. */
+static inline void hoccl_at_least(uint64_t *word, uint64_t value)
+{
+    uint64_t seen = hoccl_peek(word);
+    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 /* Counters that wrap: has `value` reached `goal`? The GPU compares in the same way (CU_STREAM_WAIT_VALUE_GEQ). */
 static inline bool hoccl_reached(uint32_t value, uint32_t goal)
 {

@@ -43,8 +43,8 @@ static uint64_t pass(const struct hoccl_pipe *pipe, uint64_t *lane, uint64_t *li
     return *lane = later(begun + cost(&pipe->wire, n), *link);
 }
 
-/* Grants go when a quarter of the depth is free, or as much as is left (wire.c): the chunk by whose landing chunk i, not of the first
- * `depth`, is granted. */
+/* Grants go when a quarter of the depth is free, or as much as is left (wire_grants.c): the chunk by whose landing chunk i, not of
+ * the first `depth`, is granted. */
 static uint64_t freed_by(uint64_t i, uint64_t chunks, unsigned depth)
 {
     unsigned few = hoccl_pipe_batch(depth);

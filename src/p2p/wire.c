@@ -15,25 +15,9 @@
 #include <string.h>
 
 #define EVENTS 32
-#define LARGE_AT_ONCE 2
-#define FILLINGS 8u                             /* slots that wait in the engine's queue: enough to keep it busy */
-#define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
-#define UNEVEN_MOST (HOCCL_POOL_SLOTS * 5 / 8)  /* slots for flows that need no turn although they are large */
-#define UNEVEN_LEAST 3u                         /* each: less does not cover the time that a grant takes */
-#define DEEPEST ((HOCCL_POOL_SLOTS - KEPT_FOR_LARGE - 8) / LARGE_AT_ONCE) /* each, so that some are left for flows of one chunk */
-_Static_assert(DEEPEST <= HOCCL_GRANT_MOST, "a grant holds them");
-_Static_assert(HOCCL_GRANT_MOST + DEEPEST + 8 <= HOCCL_POOL_SLOTS, "also when one that was alone is joined by another");
-#define USER_AHEAD (HOCCL_POOL_SLOTS * 3 / 8) /* chunks that a registered receive lets in at once: they hold no memory */
-_Static_assert(USER_AHEAD <= HOCCL_GRANT_MOST && LARGE_AT_ONCE * USER_AHEAD < HOCCL_POOL_SLOTS, "small messages find room");
+#define FILLINGS 8u /* slots that wait in the engine's queue: enough to keep it busy */
 
 struct hoccl_wire_count hoccl_wire_counts;
-
-static void at_least(uint64_t *word, uint64_t value)
-{
-    uint64_t seen = hoccl_peek(word);
-    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-}
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 
@@ -316,133 +300,6 @@ static bool take_events(struct hoccl_wire *w)
     return n > 0;
 }
 
-/* ---- grants ------------------------------------------------------------------------------------------------------ */
-
-/* Flows of equal size take turns, two at a time. Of unequal ones all who have claimed are granted some: a receiver that
- * grants two waits for these two where their senders are busy with others (doc/performance-planner.md has the figures). */
-static bool takes_turn(const struct hoccl_flow_wire *p)
-{
-    return p->chunks > 1 && !p->uneven;
-}
-
-/* The most places that the flow may have at once: all that its connection is worth if no other large one has the turn. */
-static unsigned window(const struct hoccl_wire *w, const struct hoccl_flow *f)
-{
-    unsigned ahead = f->peer->far->ahead, others = (unsigned)w->receiving - f->wire.turned;
-    unsigned most = f->wire.registered ? USER_AHEAD : others && ahead > DEEPEST ? DEEPEST : ahead;
-    unsigned share = w->uneven ? UNEVEN_MOST / w->uneven : most;
-    if (!f->wire.uneven || share >= most)
-        return most;
-    return share > UNEVEN_LEAST ? share : most < UNEVEN_LEAST ? most : UNEVEN_LEAST;
-}
-
-/* How many places the flow may have now. Few at a time, but not one by one: a message a chunk would cost as much as the
- * chunk. */
-static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
-{
-    const struct hoccl_flow_wire *p = &f->wire;
-    unsigned out = p->granted - p->landed, most = window(w, f), left = p->chunks - p->granted;
-    bool user = hoccl_registered_run(f, p->granted, 1);
-    unsigned kept = p->chunks == 1 ? user ? 0 : KEPT_FOR_LARGE : p->uneven ? HOCCL_POOL_SLOTS - UNEVEN_MOST : 0;
-    unsigned have = user ? w->user_in.idle : w->in.idle, idle = have > kept ? have - kept : 0, n = most > out ? most - out : 0;
-    n = n < left ? n : left;
-    n = n < idle ? n : idle;
-    bool few = n < left && n < hoccl_pipe_batch(most) && out > 1;
-    return few ? 0 : n;
-}
-
-static void grant_slots(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
-{
-    struct hoccl_flow_wire *p = &f->wire;
-    struct hoccl_far *far = f->peer->far;
-    struct hoccl_word_grant g = {.head = {HOCCL_WORD_GRANT, (uint16_t)n, f->number}, .chunk = p->chunk};
-    for (unsigned i = 0; i < n; i++) {
-        struct hoccl_pool_slot *s = hoccl_pool_take(&w->in);
-        uint64_t at = (uint64_t)p->granted * p->chunk, left = f->header.bytes - at;
-        s->state = HOCCL_POOL_GRANTED;
-        s->generation++;
-        s->far = far;
-        s->flow = f;
-        s->chunk = p->granted++;
-        s->bytes = left < p->chunk ? (uint32_t)left : p->chunk;
-        g.slot[i] = hoccl_slot_word(s->number, s->generation);
-    }
-    p->granted_at = hoccl_now();
-    hoccl_fetch_add(&hoccl_wire_counts.granted, n);
-    at_least(&hoccl_wire_counts.deepest, p->granted - p->landed);
-    hoccl_far_say(far, &g, offsetof(struct hoccl_word_grant, slot) + n * sizeof *g.slot);
-}
-
-/* Up to n places, at least one: of a registered receive what lies in one segment, and what lies across two, by turns. */
-static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
-{
-    struct hoccl_flow_wire *p = &f->wire;
-    if (!p->registered) {
-        grant_slots(w, f, n);
-        return;
-    }
-    for (unsigned run; n; n -= run) {
-        run = hoccl_registered_run(f, p->granted, n);
-        if (run > w->user_in.idle || (!run && !w->in.idle))
-            return;
-        if (run)
-            hoccl_registered_grant(w, f, run);
-        else
-            grant_slots(w, f, run = 1);
-    }
-}
-
-/* After a grant: is it still one of those that want more, and where among them? */
-static void put_back(struct hoccl_wire *w, struct hoccl_flow *f)
-{
-    hoccl_list_remove(&f->wire.turn);
-    if (f->wire.granted < f->wire.chunks)
-        hoccl_precedence_insert(&w->receives, f);
-    else
-        w->uneven -= f->wire.uneven;
-}
-
-/* A foreground phase holds the flow up: nothing more is asked for, and the turn is others' meanwhile. What has been granted is
- * taken out of its slots all the same, for they are everybody's. */
-static bool held(struct hoccl_wire *w, struct hoccl_flow *f)
-{
-    struct hoccl_flow_wire *p = &f->wire;
-    if (!hoccl_hold_keeps(f->hold))
-        return false;
-    if (p->turned && p->granted == p->arrived) {
-        p->turned = false;
-        w->receiving--;
-    }
-    return true;
-}
-
-static bool give_grants(struct hoccl_wire *w)
-{
-    struct hoccl_list *l, *next;
-    bool moved = false;
-    for (l = w->receives.next; l != &w->receives; l = next) {
-        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
-        struct hoccl_flow_wire *p = &f->wire;
-        next = l->next;
-        if (held(w, f) || !hoccl_far_is_open(f->peer->far) || (takes_turn(p) && !p->turned && w->receiving == LARGE_AT_ONCE))
-            continue;
-        unsigned n = room(w, f);
-        if (!n)
-            continue;
-        if (takes_turn(p) && !p->turned) {
-            p->turned = true;
-            at_least(&hoccl_wire_counts.receiving, (uint64_t)++w->receiving);
-        }
-        if (hoccl_wire_watch && !p->granted)
-            hoccl_wire_watch(f);
-        grant(w, f, n);
-        put_back(w, f);
-        hoccl_hold_passed(f->hold);
-        moved = true;
-    }
-    return moved;
-}
-
 /* ---- filling ----------------------------------------------------------------------------------------------------- */
 
 void hoccl_wire_aim(const struct hoccl_flow *flow, struct hoccl_pool_slot *slot)
@@ -475,7 +332,7 @@ static bool may_start(const struct hoccl_wire *w, const struct hoccl_flow *f)
 {
     const struct hoccl_flow_wire *p = &f->wire;
     return p->started < p->granted && !hoccl_hold_keeps(f->hold) && hoccl_far_is_open(f->peer->far) &&
-           (p->chunks == 1 || p->turned || w->sending < LARGE_AT_ONCE);
+           (p->chunks == 1 || p->turned || w->sending < HOCCL_WIRE_LARGE);
 }
 
 /* The next granted chunk, into an out slot or, of a registered buffer, to the network as it is; false: no room now. */
@@ -488,7 +345,7 @@ static bool start_chunk(struct hoccl_wire *w, struct hoccl_flow *f)
         return false;
     if (p->chunks > 1 && !p->turned) {
         p->turned = true;
-        at_least(&hoccl_wire_counts.sending, (uint64_t)++w->sending);
+        hoccl_at_least(&hoccl_wire_counts.sending, (uint64_t)++w->sending);
     }
     if (user)
         hoccl_registered_fill(f, s);
@@ -575,7 +432,7 @@ bool hoccl_wire_step(struct hoccl_wire *wire)
     bool moved = take_events(wire);
     moved |= hoccl_order_step(&wire->order);
     moved |= end_emptying(wire);
-    moved |= give_grants(wire);
+    moved |= hoccl_wire_give_grants(wire);
     moved |= end_filling(wire);
     moved |= flush(wire);
     moved |= fill_slots(wire);

@@ -106,7 +106,12 @@ bool hoccl_wire_arm(struct hoccl_wire *wire);
 /* Now and then: what does not move is broken; peers that wait for us are told that we live. */
 void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now);
 
-/* ---- for far.c and wired.c --------------------------------------------------------------------------------------- */
+/* ---- for the wire's other files, far.c and wired.c ---------------------------------------------------------------- */
+
+#define HOCCL_WIRE_LARGE 2 /* large flows that fill slots at once, that are granted slots at once */
+
+/* wire_grants.c: all that may be granted now. True if anything was. */
+bool hoccl_wire_give_grants(struct hoccl_wire *wire);
 
 /* A send has been granted places; a receive has met its claim. */
 void hoccl_wire_allow(struct hoccl_wire *wire, struct hoccl_flow *flow);

@@ -17,7 +17,7 @@
 
 #define LEAST_CHUNK (UINT64_C(64) << 10)
 #define PIECES 8u				/* chunks of a message of less than that many slots */
-#define UNEVEN (HOCCL_GRANTS_SLOTS * 5 / 8)	/* these six as in p2p/wire.c */
+#define UNEVEN (HOCCL_GRANTS_SLOTS * 5 / 8)	/* these six as in p2p/wire_grants.c */
 #define LEAST 3u
 #define KEPT (HOCCL_GRANTS_SLOTS / 4)
 #define DEEPEST ((HOCCL_GRANTS_SLOTS - KEPT - 8) / TURNS)
