@@ -27,9 +27,13 @@ bool hoccl_descriptors_send(int socket, const void *message, size_t bytes, const
         c->cmsg_len = CMSG_LEN(count * sizeof(int));
         memcpy(CMSG_DATA(c), fds, count * sizeof(int));
     }
-    while (sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
-        if ((errno != EAGAIN && errno != EINTR) || poll(&f, 1, SEND_MS) <= 0)
+    while (sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes) {
+        if (errno != EAGAIN && errno != EINTR)
             return false;
+        int n = poll(&f, 1, SEND_MS);
+        if (!n || (n < 0 && errno != EINTR))
+            return false;
+    }
     return true;
 }
 

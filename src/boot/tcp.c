@@ -26,13 +26,16 @@
 /* Errors of one address are errno values; this one is for a listener that is not ours or closed again. */
 #define NOT_OURS EPROTO
 
+/* A signal of the application's does not end the waiting. */
 static bool wait_for(int fd, short events, uint64_t deadline)
 {
-    uint64_t now = hoccl_now();
     struct pollfd f = {.fd = fd, .events = events};
-    if (now >= deadline)
-        return false;
-    return poll(&f, 1, (int)((deadline - now) / HOCCL_MS) + 1) > 0;
+    for (uint64_t now = hoccl_now(); now < deadline; now = hoccl_now()) {
+        int n = poll(&f, 1, (int)((deadline - now) / HOCCL_MS) + 1);
+        if (n >= 0 || errno != EINTR)
+            return n > 0;
+    }
+    return false;
 }
 
 /* All of it before the deadline; an errno value, 0 for success. */
