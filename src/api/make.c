@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "base/thread.h"
 #include "core/join.h"
 #include "core/split.h"
 
@@ -122,7 +123,7 @@ static void run_all(void)
         return;
     }
     for (struct making *m = first; m; m = m->next) {
-        int e = pthread_create(&m->thread, NULL, run_in_thread, m);
+        int e = hoccl_thread_create(&m->thread, NULL, run_in_thread, m);
         m->started = !e;
         if (!e)
             continue;

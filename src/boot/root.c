@@ -15,12 +15,12 @@
 #include "base/error.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -446,18 +446,14 @@ static HOCCL_Result listen_anywhere(struct root *r, uint16_t *port)
     return HOCCL_SUCCESS;
 }
 
-/* Detached: it ends by itself. Signals are the application's, so its threads take them. */
+/* Detached: it ends by itself. */
 static HOCCL_Result start(struct root *r)
 {
     pthread_attr_t attributes;
     pthread_t thread;
-    sigset_t all, old;
-    sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&thread, &attributes, serve, r);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = hoccl_thread_create(&thread, &attributes, serve, r);
     pthread_attr_destroy(&attributes);
     return e ? hoccl_fail(HOCCL_ERR_SYSTEM, "a thread to wait for the ranks: %s", strerror(e)) : HOCCL_SUCCESS;
 }

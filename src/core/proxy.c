@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/patience.h"
 #include "base/setting.h"
+#include "base/thread.h"
 #include "core/progress.h"
 #include "p2p/wire.h"
 #include "stream/parking.h"
@@ -190,7 +191,7 @@ static HOCCL_Result open_proxy(struct hoccl_gpu *gpu)
         return HOCCL_ERR_MEMORY;
     p->gpu = gpu;
     hoccl_list_init(&p->comms);
-    int e = pthread_create(&p->thread, NULL, loop, p);
+    int e = hoccl_thread_create(&p->thread, NULL, loop, p);
     if (e) {
         free(p);
         return hoccl_fail(HOCCL_ERR_SYSTEM, "starting the progress thread: %s", strerror(e));

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/setting.h"
+#include "base/thread.h"
 #include "p2p/mapping.h"
 #include "p2p/stage.h"
 
@@ -170,7 +171,7 @@ HOCCL_Result hoccl_submitter_open(struct hoccl_submitter *s, const struct hoccl_
     memset(s, 0, sizeof *s);
     s->device = device;
     s->scratch = scratch;
-    int e = pthread_create(&s->thread, NULL, loop, s);
+    int e = hoccl_thread_create(&s->thread, NULL, loop, s);
     if (e)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "starting the submitter thread: %s", strerror(e));
     return HOCCL_SUCCESS;

@@ -15,12 +15,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/patience.h"
+#include "base/thread.h"
 #include "transport/tcp_door.h"
 #include "transport/tcp_lane.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -303,12 +303,8 @@ HOCCL_Result hoccl_tcp_loop_open(struct tcp_loop *loop, struct tcp_shared *share
 
 HOCCL_Result hoccl_tcp_loop_start(struct tcp_loop *loop, int number)
 {
-    sigset_t all, old;
     char name[16];
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&loop->thread, NULL, run, loop);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = hoccl_thread_create(&loop->thread, NULL, run, loop);
     if (e) {
         loop->thread = 0;
         return hoccl_fail(HOCCL_ERR_SYSTEM, "TCP: starting I/O thread %d: %s", number, strerror(e));

@@ -14,11 +14,11 @@
 #include "base/doorbell.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "transport/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -143,17 +143,6 @@ static bool unblock(int fd)
     return flags >= 0 && !fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 }
 
-/* Signals are for the application's threads. */
-static int start_thread(struct hoccl_endpoint *e)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&e->watch.thread, NULL, run, e);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
-}
-
 HOCCL_Result hoccl_watch_open(struct hoccl_endpoint *e)
 {
     e->watch.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -161,7 +150,7 @@ HOCCL_Result hoccl_watch_open(struct hoccl_endpoint *e)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "eventfd: %m");
     if (!unblock(e->channel->fd) || !unblock(e->port.context->async_fd))
         return hoccl_fail(HOCCL_ERR_SYSTEM, "the completion channel of %s: %m", e->port.here.device);
-    int status = start_thread(e);
+    int status = hoccl_thread_create(&e->watch.thread, NULL, run, e);
     if (status)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "no thread for an RDMA endpoint: %s", strerror(status));
     e->watch.running = true;

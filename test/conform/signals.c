@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals are the application's: a timer that interrupts every system call again and again, as a profiler's does, disturbs
- * nothing.
+ * Signals are the application's: none is taken by a thread of the library, and a timer that interrupts every system call again
+ * and again, as a profiler's does, disturbs nothing.
  */
 #include "ranks.h"
 
@@ -13,16 +13,22 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 enum { RANKS = 8, STAGED = 3 << 20, PERIOD = 200000 /* ns */ };
 
-static volatile sig_atomic_t taken;
+static int taken, stolen; /* set by the handler, in any thread */
 
 static void handle(int signal)
 {
+    char name[17] = "";
+
     (void)signal;
-    taken = 1;
+    prctl(PR_GET_NAME, name);
+    __atomic_store_n(&taken, 1, __ATOMIC_RELAXED);
+    if (!strncmp(name, "hoccl-", 6))
+        __atomic_store_n(&stolen, 1, __ATOMIC_RELAXED);
 }
 
 /* In this thread, and in those that it makes from now on. */
@@ -56,6 +62,17 @@ static void exchange_host(struct rank *r, HOCCL_Comm comm)
     RANK_TRUE(r, in[0] == (r->rank + r->size - 1) % r->size + 1 && !memcmp(in, in + 1, STAGED - 1));
 }
 
+/* The threads of a communicator that is made while its maker takes signals, and then leaves them to others. */
+static void leave_to_others(struct rank *r)
+{
+    mask(SIG_UNBLOCK);
+    if (!RANK_OK(r, HOCCL_CommInitRank(&r->comm, r->size, r->id, r->rank)))
+        return;
+    mask(SIG_BLOCK);
+    exchange_host(r, r->comm);
+    rank_exchange(r, r->comm, 1 << 20, 1);
+}
+
 static void be_interrupted(struct rank *r)
 {
     HOCCL_Comm comm = HOCCL_COMM_NULL;
@@ -80,14 +97,22 @@ static void run_with_timer(int ranks, void (*body)(struct rank *))
     struct itimerspec often = {{0, PERIOD}, {0, PERIOD}};
     timer_t timer;
 
-    taken = 0;
+    __atomic_store_n(&taken, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&stolen, 0, __ATOMIC_RELAXED);
     sigaction(SIGUSR2, &action, NULL);
     mask(SIG_BLOCK);
     assert_int_equal(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
     assert_int_equal(timer_settime(timer, 0, &often, NULL), 0);
     ranks_run_bare(ranks, body, NULL);
     timer_delete(timer);
-    assert_true(taken);
+    assert_true(__atomic_load_n(&taken, __ATOMIC_RELAXED));
+    assert_false(__atomic_load_n(&stolen, __ATOMIC_RELAXED));
+}
+
+static void test_left_alone(void **state)
+{
+    (void)state;
+    run_with_timer(2, leave_to_others);
 }
 
 static void test_interrupted(void **state)
@@ -99,6 +124,7 @@ static void test_interrupted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_left_alone),
         cmocka_unit_test(test_interrupted),
     };
 
