@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -84,12 +85,23 @@ static void set_tags(struct hoccl_board *board, int size, uint32_t first)
         }
 }
 
+/* A signal would end the call, and undo what it has done so far: with a timer that is shorter it would never come to its end. */
+static int reserve(int fd, size_t bytes)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int e = posix_fallocate(fd, 0, (off_t)bytes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return e;
+}
+
 static HOCCL_Result make_memory(size_t n, int size, struct hoccl_board **board, int *fd)
 {
     int f = memfd_create("hoccl-board", MFD_CLOEXEC);
     if (f < 0)
         return hoccl_fail(HOCCL_ERR_SYSTEM, "memfd_create: %m");
-    int e = ftruncate(f, (off_t)n) ? errno : posix_fallocate(f, 0, (off_t)mail_bytes(size));
+    int e = ftruncate(f, (off_t)n) ? errno : reserve(f, mail_bytes(size));
     if (e) {
         close(f);
         return hoccl_fail(HOCCL_ERR_MEMORY, "%zu bytes of shared memory for the mailboxes of %d ranks: %s", mail_bytes(size),
