@@ -148,7 +148,7 @@ HOCCL_Result hoccl_direct_open(struct hoccl_gpu *gpu, struct hoccl_flow *flow, e
 static HOCCL_Result opening(struct hoccl_gpu *gpu, struct hoccl_flow *f, bool *moved)
 {
     uint32_t state = hoccl_observe(&f->mapping->state);
-    if (state == HOCCL_MAPPING_ARRIVING) { /* another flow has asked for it */
+    if (state == HOCCL_MAPPING_ARRIVING) { /* it has come; the submitter's ring was full */
         HOCCL_Result r = hoccl_mappings_receive(&gpu->mappings, f->peer->card.process, f->peer->link.parcels, gpu->device.ordinal);
         return r ? r : hoccl_flow_check_peer(f);
     }

@@ -101,11 +101,19 @@ static void use(struct hoccl_mappings *m, struct hoccl_mapping *x)
     x->users++;
 }
 
+/* Of a range only some parcels may have come: whoever asked for it has failed since, or its owner could not send them all. Who needs
+ * it now asks again. */
+static bool is_whole(const struct hoccl_mapping *x)
+{
+    return hoccl_observe(&x->state) != HOCCL_MAPPING_ARRIVING || x->arrived == x->segments;
+}
+
 struct hoccl_mapping *hoccl_mapping_find(struct hoccl_mappings *m, uint64_t process, uint64_t buffer)
 {
     struct hoccl_mapping *x = find(m, process, buffer);
-    if (x)
-        use(m, x);
+    if (!x || !is_whole(x))
+        return NULL;
+    use(m, x);
     return x;
 }
 

@@ -64,7 +64,7 @@ HOCCL_Result hoccl_mapping_get(struct hoccl_mappings *m, uint64_t process, uint6
 void hoccl_mapping_put(struct hoccl_mappings *m, struct hoccl_mapping *mapping);
 
 /* Progress thread: take the parcels that have come from a process, and let ranges that are complete be opened for copies
- * by `device`. Then hoccl_mapping_find: the mapping of a buffer or range if it is known, now used once more; else NULL. */
+ * by `device`. Then hoccl_mapping_find: the mapping of a buffer, or of a range that has come whole, now used once more; else NULL. */
 HOCCL_Result hoccl_mappings_receive(struct hoccl_mappings *m, uint64_t process, int socket, int device);
 struct hoccl_mapping *hoccl_mapping_find(struct hoccl_mappings *m, uint64_t process, uint64_t buffer);
 
