@@ -74,6 +74,8 @@ static HOCCL_Result walk(const struct hoccl_device *device, const void *address,
 {
     CUdeviceptr start = (CUdeviceptr)(uintptr_t)address, at = start, base;
     size_t n;
+    if (bytes > UINT64_MAX - start)
+        return hoccl_fail(HOCCL_ERR_ARGUMENT, "buffer %p and %zu bytes reach beyond its memory, and beyond the address space", address, bytes);
     m->buffer = HOCCL_RANGE_SEED;
     m->range = true;
     m->bytes = 0;

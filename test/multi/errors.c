@@ -88,8 +88,10 @@ static void bad_arguments(void)
     CUdeviceptr good = kit_memory(BYTES), freed = kit_memory(BYTES), far = memory_of_another_gpu(&other), managed;
     void *p = kit_pointer(good), *pageable = malloc(BYTES), *registered = malloc(BYTES), *pinned;
     char on_stack[64];
+    void *own;
     int right = (job.rank + 1) % job.size;
     check_cuda(cuMemFree(freed), "cuMemFree");
+    check_hoccl(HOCCL_MemAlloc(&own, BYTES), "HOCCL_MemAlloc");
     check_cuda(cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
     check_cuda(cuMemHostAlloc(&pinned, BYTES, 0), "cuMemHostAlloc");
     check_cuda(cuMemFreeHost(pinned), "cuMemFreeHost");
@@ -106,6 +108,8 @@ static void bad_arguments(void)
         {"count over SIZE_MAX / 8", p, SIZE_MAX / 8 + 1, HOCCL_FP64, right, s, HOCCL_ERR_ARGUMENT, "address space"},
         {"count over SIZE_MAX / 16", p, SIZE_MAX / 16 + 1, HOCCL_COMPLEX128, right, s, HOCCL_ERR_ARGUMENT, "address space"},
         {"count SIZE_MAX", p, SIZE_MAX, HOCCL_BYTE, right, s, HOCCL_ERR_ARGUMENT, "beyond its allocation"},
+        {"count SIZE_MAX of HOCCL_MemAlloc's", own, SIZE_MAX, HOCCL_BYTE, right, s, HOCCL_ERR_ARGUMENT, "beyond its memory"},
+        {"one byte less than wraps", (char *)own + 1, SIZE_MAX - (uintptr_t)own - 1, HOCCL_BYTE, right, s, HOCCL_ERR_ARGUMENT, "beyond its memory"},
         {"one byte too many", p, BYTES + 1, HOCCL_INT8, right, s, HOCCL_ERR_ARGUMENT, "beyond its allocation"},
         {"an offset too many", (char *)p + 8, BYTES / 8, HOCCL_UINT64, right, s, HOCCL_ERR_ARGUMENT, "beyond its allocation"},
         {"malloc", pageable, 1, HOCCL_BYTE, right, s, HOCCL_ERR_ARGUMENT, "pageable"},
@@ -122,6 +126,7 @@ static void bad_arguments(void)
         try_bad(&cases[i], true, good, s);
         try_bad(&cases[i], false, good, s);
     }
+    check_hoccl(HOCCL_MemFree(own), "HOCCL_MemFree");
     free(pageable);
     free(registered);
 }
