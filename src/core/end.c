@@ -99,16 +99,16 @@ static bool is_preparing(const struct hoccl_comm *c)
 }
 
 /* The submitter may still be pinning staging memory for a message that has ended without it (detour.h). False: the driver does not
- * return from it, and the memory must stay. */
-static bool await_prepared(const struct hoccl_comm *c)
+ * return from it in so many ns, and the memory must stay. */
+static bool await_prepared(const struct hoccl_comm *c, uint64_t limit)
 {
     uint64_t begun = hoccl_now();
-    while (is_preparing(c) && hoccl_now() - begun < PREPARED)
+    while (is_preparing(c) && hoccl_now() - begun < limit)
         hoccl_sleep(100 * HOCCL_US);
     return !is_preparing(c);
 }
 
-static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoccl_parting how)
+static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoccl_parting how, uint64_t limit)
 {
     struct hoccl_gpu *gpu = comm->gpu;
     char text[HOCCL_ERROR_TEXT];
@@ -121,7 +121,7 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoc
     hoccl_hold_say(&comm->hold);
     if (hoccl_board_state(comm->board) == HOCCL_BOARD_OPEN) /* else peers shall go on hearing why */
         hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
-    if (await_prepared(comm))
+    if (await_prepared(comm, limit))
         hoccl_comm_free(comm);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
@@ -155,7 +155,7 @@ HOCCL_Result hoccl_comm_close(struct hoccl_comm *comm)
 {
     HOCCL_Result r = hoccl_comm_wait(comm);
     if (!r)
-        return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_WHOLE);
+        return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_WHOLE, PREPARED);
     char text[HOCCL_ERROR_TEXT];
     snprintf(text, sizeof text, "%s", hoccl_error_text());
     hoccl_comm_abort(comm);
@@ -171,8 +171,7 @@ void hoccl_comm_stop(struct hoccl_comm *comm)
 
 HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
 {
-    uint64_t begun = hoccl_now();
-    HOCCL_Result r = HOCCL_SUCCESS;
+    uint64_t begun = hoccl_now(), taken;
     hoccl_comm_stop(comm);
     hoccl_abroad_part(comm, HOCCL_PARTING_SOON); /* then no NIC reads or writes registered memory for it any more */
     while (!hoccl_observe(&comm->drained) || hoccl_observe(&comm->unfinished)) {
@@ -183,5 +182,6 @@ HOCCL_Result hoccl_comm_abort(struct hoccl_comm *comm)
                               "within %llu s: the buffers of failed operations may still be written until it ends",
                               (unsigned long long)(ABORT_DRAIN / HOCCL_S));
     }
-    return leave(comm, r, HOCCL_PARTING_SOON);
+    taken = hoccl_now() - begun;
+    return leave(comm, HOCCL_SUCCESS, HOCCL_PARTING_SOON, taken < ABORT_DRAIN ? ABORT_DRAIN - taken : 0);
 }
