@@ -513,13 +513,31 @@ static bool own_end_quiet(struct hoccl_gpu *gpu, struct hoccl_flow *f)
     return true;
 }
 
+/* Sender: may the receiver's engine still be reading? A thread of this process has no mapping that would keep the memory. */
+static bool is_pulled(const struct hoccl_flow *f)
+{
+    uint32_t tag = hoccl_observe(&hoccl_flow_slot(f)->receipt.tag);
+    bool offered = f->path == HOCCL_PATH_PULL && f->state == HOCCL_FLOW_OFFERED && f->memory.kind == HOCCL_MEMORY_ADDRESS;
+    return offered && tag != f->number && tag != HOCCL_RECEIPT_LEFT(f->number) && !hoccl_link_gone(&f->peer->link);
+}
+
 /* A send that the peer has granted is answered, so that the peer need not wait for more. */
 static bool drain_send(struct hoccl_flow *f)
 {
+    if (is_pulled(f))
+        return false;
     if (f->state != HOCCL_FLOW_WAITING || granted(f))
         hoccl_flow_answer(f, HOCCL_ANSWER_FAILED);
     f->state = HOCCL_FLOW_FAILED;
     return true;
+}
+
+/* Receiver: it reads nothing of the sender's any more, perhaps has not begun. The receipt of a pull that is over stays what it is. */
+static void leave_sender(const struct hoccl_flow *f)
+{
+    struct hoccl_receipt *r = &hoccl_flow_slot(f)->receipt;
+    if (hoccl_peek(&r->tag) != f->number)
+        hoccl_publish(&r->tag, HOCCL_RECEIPT_LEFT(f->number));
 }
 
 bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
@@ -532,6 +550,8 @@ bool hoccl_flow_drain(struct hoccl_gpu *gpu, struct hoccl_flow *flow)
         return false;
     if (flow->is_send)
         return drain_send(flow);
+    if (flow->state != HOCCL_FLOW_WAITING)
+        leave_sender(flow);
     if (flow->state != HOCCL_FLOW_WAITING && !answered(flow) && !withdraw(flow) && !hoccl_board_quiet(flow->peer->board) &&
         !hoccl_link_gone(&flow->peer->link))
         return false;

@@ -108,8 +108,11 @@ struct hoccl_offer {
 #define HOCCL_FLOW_STAGES 8 /* most staging slots of one flow */
 #define HOCCL_REFUSED UINT32_MAX
 
+/* What the receiver of a PULL says in its receipt's tag when it has failed and reads the sender's memory no more. */
+#define HOCCL_RECEIPT_LEFT(n) ((n) ^ 1u)
+
 struct hoccl_receipt {
-    uint32_t tag;     /* PULL: published when the bytes have been pulled; WANTED: when the descriptors are sent */
+    uint32_t tag;     /* PULL: published when the bytes have been pulled, or are not any more; WANTED: when the descriptors are sent */
     uint32_t staged;  /* STAGED: published when the next three stand */
     uint32_t where;   /* enum hoccl_stage_kind; published behind the rest when slots are given for the second time */
     uint32_t count;   /* chunks that have a place in staging slots at once */

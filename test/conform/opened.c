@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of one rank that another one reaches, and what ends in the middle. Of a range with more segments than a parcel's worth of
  * descriptors the later ones cannot be exported: that message is staged, and the next one of the same memory is pushed, though
- * another message has brought the sender the first parcel meanwhile. */
+ * another message has brought the sender the first parcel meanwhile. And a sender that aborts while a thread of its process pulls
+ * has its memory to itself afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +22,15 @@
 #include "p2p/parcel.h"
 #include "ranks.h"
 
+#define MIB ((size_t)1 << 20)
 #define SEGMENTS (HOCCL_PARCEL_SEGMENTS + 2)
 #define TRIALS 2 /* descriptors that the two ranks export when their GPUs try one another */
+#define PULLED (32 * MIB)
+#ifdef __SANITIZE_THREAD__
+#define PARTS false /* 130 MiB, which say nothing of threads */
+#else
+#define PARTS true
+#endif
 
 static bool moved(struct rank *r, int gpu, enum hoccl_emu_engine engine, uint64_t *bytes)
 {
@@ -128,14 +136,59 @@ static void test_parts(void **state)
     ranks_run(2, parts, NULL);
 }
 
-/* Settings are read once in a process. */
-static int child(const char *name, void (*test)(void **), const char *fault)
+/* The receiver's memory cannot be opened, so it pulls; the sender aborts and frees. (Another communicator keeps its GPU's object, whose
+ * end would wait for every copy of the process.) */
+static void pulled(struct rank *r)
+{
+    size_t grain = grain_of(r);
+    HOCCL_Result error = HOCCL_SUCCESS;
+    HOCCL_Comm comm;
+    CUdeviceptr memory;
+    CUstream stream;
+    uint64_t before, now = 0;
+    if (!RANK_CUDA(r, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)) || !RANK_OK(r, HOCCL_CommSplit(r->comm, 0, r->rank, &comm)) ||
+        !moved(r, 1, HOCCL_EMU_PULL, &before))
+        return;
+    if (r->rank == 1) {
+        if (!side_by_side(r, grain, (PULLED + grain - 1) / grain, false, &memory) ||
+            !RANK_OK(r, HOCCL_Recv((void *)memory, PULLED, HOCCL_BYTE, 0, comm, stream)))
+            return;
+        for (int i = 0; i < 20000 && !error; i++) {
+            RANK_OK(r, HOCCL_CommGetAsyncError(comm, &error));
+            usleep(1000);
+        }
+        RANK_TRUE(r, error == HOCCL_ERR_PEER);
+        RANK_CUDA(r, cuCtxSynchronize()); /* a copy from memory that is gone would have broken the context */
+        RANK_OK(r, HOCCL_CommAbort(comm));
+    } else {
+        if (!RANK_CUDA(r, cuMemAlloc(&memory, PULLED)) ||
+            !RANK_OK(r, HOCCL_Send((void *)memory, PULLED, HOCCL_BYTE, 1, comm, stream)))
+            return;
+        for (int i = 0; i < 20000 && now < before + MIB && moved(r, 1, HOCCL_EMU_PULL, &now); i++)
+            usleep(1000);
+        RANK_TRUE(r, now >= before + MIB && now < before + PULLED);
+        RANK_OK(r, HOCCL_CommAbort(comm));
+        RANK_CUDA(r, cuMemFree(memory));
+    }
+}
+
+static void test_pulled(void **state)
+{
+    (void)state;
+    ranks_run(2, pulled, NULL);
+}
+
+/* Settings are read once in a process, and a broken context stays so. */
+static int child(const char *name, void (*test)(void **), const char *fault, const char *rates)
 {
     const struct CMUnitTest tests[] = {{.name = name, .test_func = test}};
     int status;
     pid_t pid = fork();
     if (!pid) {
-        setenv("HOCCL_EMU_FAULT", fault, 1);
+        if (fault)
+            setenv("HOCCL_EMU_FAULT", fault, 1);
+        if (rates)
+            setenv("HOCCL_EMU_RATE", rates, 1);
         exit(cmocka_run_group_tests_name(name, tests, NULL, NULL));
     }
     return pid < 0 || waitpid(pid, &status, 0) != pid || status ? 1 : 0;
@@ -147,5 +200,7 @@ int main(void)
     snprintf(fault, sizeof fault, "cuMemExportToShareableHandle#%d=CUDA_ERROR_UNKNOWN", TRIALS + HOCCL_PARCEL_SEGMENTS + 1);
     setenv("HOCCL_DEVICE", "emu", 1);
     ranks_environment(2);
-    return child("a range that comes in part", test_parts, fault);
+    int failed = PARTS ? child("a range that comes in part", test_parts, fault, NULL) : 0;
+    failed |= child("a pull from who aborts", test_pulled, NULL, "pull=100");
+    return failed;
 }
