@@ -73,7 +73,7 @@ typedef enum {
  * The rank's GPU is that of the calling thread's current context; without one, the primary context of device
  * (local rank mod devices), which is made current and stays to the process's end. Waits for the other ranks, at most
  * HOCCL_INIT_TIMEOUT seconds (300), naming the missing ones every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
- * Errors: BOOTSTRAP (no PMIx under srun, a rank is missing), DEVICE (no driver, no GPU), USAGE (called twice). */
+ * Errors: BOOTSTRAP (a launcher without PMIx, a rank is missing), DEVICE (no driver, no GPU), USAGE (called twice). */
 HOCCL_API HOCCL_Result HOCCL_Init(void);
 
 /* Leave the job: waits until this rank's operations have completed or failed, then frees everything HOCCL holds.

@@ -81,7 +81,7 @@ static json_t *limits(void)
 /* {"name", "rank", "ranks", "hint"}: the same evidence as HOCCL_Init goes by. */
 static json_t *launcher(void)
 {
-    const char *tasks = getenv("SLURM_NTASKS"), *ranks = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *tasks = getenv("SLURM_NTASKS"), *processes = getenv("PMI_SIZE"), *ranks = getenv("OMPI_COMM_WORLD_SIZE");
     const char *name = "none", *rank = NULL,
                *hint = "HOCCL_Init makes a world of one: start with mpirun or srun --mpi=pmix";
     if (getenv("PMIX_NAMESPACE") && getenv("PMIX_RANK")) {
@@ -96,6 +96,11 @@ static json_t *launcher(void)
         hint = "HOCCL_Init will fail, as these tasks cannot find one another: use srun --mpi=pmix (srun --mpi=list "
                "shows what "
                "this Slurm has)";
+    } else if (processes && atoi(processes) > 1 && getenv("PMI_RANK")) {
+        name = "PMI without PMIx";
+        rank = getenv("PMI_RANK");
+        ranks = processes;
+        hint = "HOCCL_Init will fail, as these processes cannot find one another: use mpirun of Open MPI or srun --mpi=pmix";
     } else if (getenv("RANK") && getenv("WORLD_SIZE") && getenv("MASTER_ADDR")) {
         name = "torchrun";
         rank = getenv("RANK");

@@ -28,18 +28,31 @@ void hoccl_boot_alone_open(struct hoccl_boot *boot)
     *boot = (struct hoccl_boot){.ops = &alone, .rank = 0, .size = 1, .local_rank = 0};
 }
 
-HOCCL_Result hoccl_boot_open(struct hoccl_boot *boot)
+/* What launchers tell who speak no PMIx. Each process would be a world of one, and none would notice. */
+static HOCCL_Result check_alone(void)
 {
-    const char *tasks = getenv("SLURM_NTASKS");
-    if (getenv("PMIX_NAMESPACE") && getenv("PMIX_RANK"))
-        return hoccl_boot_pmix_open(boot);
+    const char *tasks = getenv("SLURM_NTASKS"), *processes = getenv("PMI_SIZE");
     if (tasks && atoi(tasks) > 1 && getenv("SLURM_PROCID"))
         return hoccl_fail(HOCCL_ERR_BOOTSTRAP,
                           "srun started %s tasks without PMIx, so they cannot find one another: use srun --mpi=pmix "
                           "(srun --mpi=list shows what this Slurm has)",
                           tasks);
-    hoccl_boot_alone_open(boot);
+    if (processes && atoi(processes) > 1 && getenv("PMI_RANK"))
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP,
+                          "the launcher (mpiexec of MPICH or Intel MPI?) started %s processes with PMI and not PMIx, so they cannot find "
+                          "one another: use mpirun of Open MPI or srun --mpi=pmix, or HOCCL_GetUniqueId and HOCCL_CommInitRank instead of "
+                          "HOCCL_Init", processes);
     return HOCCL_SUCCESS;
+}
+
+HOCCL_Result hoccl_boot_open(struct hoccl_boot *boot)
+{
+    if (getenv("PMIX_NAMESPACE") && getenv("PMIX_RANK"))
+        return hoccl_boot_pmix_open(boot);
+    HOCCL_Result r = check_alone();
+    if (!r)
+        hoccl_boot_alone_open(boot);
+    return r;
 }
 
 void hoccl_names_begin(struct hoccl_names *names, char *text, size_t bytes)

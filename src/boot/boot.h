@@ -31,8 +31,8 @@ struct hoccl_boot {
     void *own; /* the implementation's */
 };
 
-/* Choose by the environment: PMIx if a PMIx launcher started us, else a world of one. SLURM_NTASKS > 1 without PMIx is
- * BOOTSTRAP with the hint. */
+/* Choose by the environment: PMIx if a PMIx launcher started us, else a world of one. Several processes of a launcher without
+ * PMIx (SLURM_NTASKS, PMI_SIZE) are BOOTSTRAP with the hint. */
 HOCCL_Result hoccl_boot_open(struct hoccl_boot *boot);
 
 /* A list of ranks for texts: "1, 3, 4 and 12 more". */

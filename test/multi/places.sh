@@ -59,11 +59,15 @@ if namespaces -n; then
     pass 90 2 "$multi/elsewhere"
 fi
 
-echo "-- B72: srun without PMIx, and no launcher at all"
+echo "-- B72: srun without PMIx, mpiexec without it, and no launcher at all"
 if env -u PMIX_NAMESPACE -u PMIX_RANK SLURM_NTASKS=4 SLURM_PROCID=0 timeout 20 "$examples/hello" >"$work/output" 2>&1; then
     complain "four tasks of srun without PMIx started"
 fi
 grep -q 'srun --mpi=pmix' "$work/output" || complain "no hint: $(cat "$work/output")"
+if env -u PMIX_NAMESPACE -u PMIX_RANK PMI_SIZE=4 PMI_RANK=0 timeout 20 "$examples/hello" >"$work/output" 2>&1; then
+    complain "four processes of an mpiexec without PMIx started"
+fi
+grep -q '4 processes with PMI and not PMIx.*HOCCL_CommInitRank' "$work/output" || complain "no hint: $(cat "$work/output")"
 timeout 60 "$examples/hello" --size 1M >"$work/output" 2>&1 || complain "a world of one: $(cat "$work/output")"
 
 echo "-- B73: a PMIx component that is not here"

@@ -94,6 +94,7 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
     gives 0 launcher.name=PMIx launcher.rank=1 launcher.ranks=2 launcher.hint=null -- $emulated PMIX_NAMESPACE=job PMIX_RANK=1 \
         OMPI_COMM_WORLD_SIZE=2
     gives 0 'launcher.name=Slurm without PMIx' launcher.rank=0 launcher.ranks=2 -- $emulated SLURM_NTASKS=2 SLURM_PROCID=0
+    gives 0 'launcher.name=PMI without PMIx' launcher.rank=1 launcher.ranks=3 -- $emulated PMI_SIZE=3 PMI_RANK=1
     says 'srun --mpi=pmix' $emulated SLURM_NTASKS=2 SLURM_PROCID=0
     gives 0 launcher.name=torchrun launcher.rank=3 launcher.ranks=8 -- $emulated RANK=3 WORLD_SIZE=8 MASTER_ADDR=here
 }
