@@ -29,11 +29,13 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *driver;
 static char driver_name[64] = "no driver";
 static const char *driver_kind = "none";
+static char failure[PATH_MAX + 256]; /* why there is no driver */
 static int chosen; /* 1: the choice has been made */
 
 VISIBLE void *hoccl_cuda_driver(void);
 VISIBLE const char *hoccl_cuda_driver_name(void);
 VISIBLE const char *hoccl_cuda_driver_kind(void);
+VISIBLE const char *hoccl_cuda_driver_failure(void);
 VISIBLE int hoccl_cuda_driver_chosen(void);
 VISIBLE int hoccl_cuda_sm_work(uint64_t *work);
 
@@ -48,6 +50,22 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
     strcat(line, "\n");
     if (write(STDERR_FILENO, line, strlen(line)) < 0)
         return;
+}
+
+/* There will be no driver: said now, and kept for who asks. */
+__attribute__((format(printf, 1, 2))) static void give_up(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(failure, sizeof failure, format, args);
+    va_end(args);
+    say("HOCCL: %s", failure);
+}
+
+/* What may hide devices, for a text. */
+static const char *hidden(void)
+{
+    return getenv("CUDA_VISIBLE_DEVICES") ? ", see CUDA_VISIBLE_DEVICES" : "";
 }
 
 /* Opens the machine's driver; a text in why if it is of no use here. */
@@ -69,7 +87,7 @@ static void *open_real(char *why, size_t size)
     if (result == CUDA_SUCCESS && devices > 0)
         return handle;
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NO_DEVICE)
-        snprintf(why, size, "libcuda.so.1 finds no device%s", getenv("CUDA_VISIBLE_DEVICES") ? ", see CUDA_VISIBLE_DEVICES" : "");
+        snprintf(why, size, "libcuda.so.1 finds no device%s", hidden());
     else
         snprintf(why, size, "libcuda.so.1: cuInit returns error %d", (int)result);
     return NULL; /* the handle stays: unloading a driver that has been initialised is not safe */
@@ -126,7 +144,10 @@ static void *open_emulator(char *why, size_t size)
     CUresult result = init ? init(0) : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_SUCCESS)
         return handle;
-    snprintf(why, size, "its cuInit returns error %d", (int)result);
+    if (result == CUDA_ERROR_NO_DEVICE)
+        snprintf(why, size, "there are none%s%s", getenv("HOCCL_EMU_DEVICES") ? ", see HOCCL_EMU_DEVICES" : "", hidden());
+    else
+        snprintf(why, size, "its cuInit returns error %d", (int)result);
     return NULL;
 }
 
@@ -153,19 +174,18 @@ static void choose(void)
     if (!wish || !*wish)
         wish = "auto";
     if (strcmp(wish, "auto") && strcmp(wish, "cuda") && strcmp(wish, "emu")) {
-        say("HOCCL: HOCCL_DEVICE is \"%s\": it must be auto, cuda or emu; no driver is loaded", wish);
+        give_up("HOCCL_DEVICE is \"%s\": it must be auto, cuda or emu; no driver is loaded", wish);
         return;
     }
     if (strcmp(wish, "emu"))
         driver = open_real(why, sizeof why);
     if (!driver && !strcmp(wish, "cuda"))
-        say("HOCCL: HOCCL_DEVICE is cuda, but %s", why);
+        give_up("HOCCL_DEVICE is cuda, but %s", why);
     if (!driver && strcmp(wish, "cuda")) {
         char why_not[PATH_MAX + 128] = "";
         driver = open_emulator(why_not, sizeof why_not);
         if (!driver)
-            say("HOCCL: no GPU found (%s), and no emulated one either (%s)", *why ? why : "HOCCL_DEVICE is emu",
-                why_not);
+            give_up("%s%s%sno emulated GPU can be used (%s)", *why ? "no GPU found (" : "", why, *why ? "), and " : "", why_not);
         else if (*why)
             say("HOCCL: no GPU found (%s), using the emulated one", why);
     }
@@ -189,6 +209,12 @@ const char *hoccl_cuda_driver_kind(void)
 {
     pthread_once(&once, choose);
     return driver_kind;
+}
+
+const char *hoccl_cuda_driver_failure(void)
+{
+    pthread_once(&once, choose);
+    return failure;
 }
 
 int hoccl_cuda_driver_chosen(void)

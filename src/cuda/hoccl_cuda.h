@@ -24,6 +24,9 @@ const char *hoccl_cuda_driver_name(void);
 /* Its family, for libhoccl to compare between ranks: "cuda", "emulated" or "none". */
 const char *hoccl_cuda_driver_kind(void);
 
+/* Why there is no driver, as it was said on standard error; "" if there is one. */
+const char *hoccl_cuda_driver_failure(void);
+
 /* 1 if the choice has been made already: what the driver reads from the environment has been read then. Never chooses. */
 int hoccl_cuda_driver_chosen(void);
 

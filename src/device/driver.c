@@ -22,6 +22,7 @@ struct hoccl_driver hoccl_driver;
 extern void *hoccl_cuda_driver(void) __attribute__((weak));
 extern const char *hoccl_cuda_driver_name(void) __attribute__((weak));
 extern const char *hoccl_cuda_driver_kind(void) __attribute__((weak));
+extern const char *hoccl_cuda_driver_failure(void) __attribute__((weak));
 extern int hoccl_cuda_driver_chosen(void) __attribute__((weak));
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -97,15 +98,22 @@ static HOCCL_Result fill(void *h)
     return HOCCL_SUCCESS;
 }
 
+/* Those who chose know why; what they say need not be about the machine's driver. */
+static HOCCL_Result not_found(void)
+{
+    if (hoccl_cuda_driver && hoccl_cuda_driver_failure)
+        return hoccl_fail(HOCCL_ERR_DEVICE, "no CUDA driver: %s", hoccl_cuda_driver_failure());
+    return hoccl_fail(HOCCL_ERR_DEVICE, "no CUDA driver: libcuda.so.1 cannot be loaded (no GPU on this machine, or the driver is not "
+                                        "installed; a program linked by pkg-config hoccl can use the emulated GPU)");
+}
+
 static HOCCL_Result load(void)
 {
     int n = 0;
     ask_for_channels();
     void *h = find();
     if (!h)
-        return hoccl_fail(HOCCL_ERR_DEVICE,
-                          "no CUDA driver: libcuda.so.1 cannot be loaded (no GPU on this machine, or the driver is not "
-                          "installed; a program linked by pkg-config hoccl can use the emulated GPU)");
+        return not_found();
     HOCCL_Result r = fill(h);
     if (r)
         return r;

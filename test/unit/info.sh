@@ -9,7 +9,7 @@ bad=0
 
 # What the caller's environment says about launchers and settings is not to be seen.
 for name in $(compgen -e); do
-    case $name in PMIX_* | OMPI_* | SLURM_* | HOCCL_* | CUDA_* | RANK | WORLD_SIZE | MASTER_ADDR) unset "$name" ;; esac
+    case $name in PMIX_* | PMI_* | OMPI_* | SLURM_* | HOCCL_* | CUDA_* | RANK | WORLD_SIZE | MASTER_ADDR) unset "$name" ;; esac
 done
 
 complain() {
@@ -102,7 +102,9 @@ recorded="$emulated HOCCL_TOPO_FILE=$data/two-gpus-a-nic.xml"
 # No GPU is no failure.
 gives 0 driver.kind=none driver.usable=false driver.error='*' gpus=#0 transports.0.available=false nics='*' rdma.ports='*' -- HOCCL_DEVICE=emu \
     HOCCL_EMU_DEVICES=0 HOCCL_TOPO_FILE="$data/no-gpu.xml"
-says 'not usable: ' HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=0
+says 'not usable: .*no emulated GPU.*HOCCL_EMU_DEVICES' HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=0
+says 'not usable: .*no emulated GPU.*CUDA_VISIBLE_DEVICES' HOCCL_DEVICE=emu CUDA_VISIBLE_DEVICES=
+says 'not usable: .*HOCCL_DEVICE is "gpu"' HOCCL_DEVICE=gpu
 gives 0 driver.kind=none gpus=#4 gpus.0.name=null gpus.0.symmetric=1 -- HOCCL_DEVICE=emu HOCCL_EMU_DEVICES=0 \
     HOCCL_TOPO_FILE="$data/two-gpus-a-nic.xml"
 
