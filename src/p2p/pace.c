@@ -90,7 +90,8 @@ bool hoccl_pace_room(const struct hoccl_pace *pace, const struct hoccl_load *loa
 
 void hoccl_pace_newcomer(struct hoccl_pace *pace, uint64_t bytes, uint64_t ahead, uint64_t now)
 {
-    if (ahead > bytes || (ahead && hoccl_pace_company(pace, now)))
+    bool again = ahead && bytes <= in_time(pace) / 2 && hoccl_pace_company(pace, now); /* as now it waits for little */
+    if (ahead > bytes || again)
         pace->company_at = now;
 }
 

@@ -210,7 +210,7 @@ static void test_company(void **state)
 }
 
 /* Posted together with a huge message in company, a small one that comes some microseconds later waits for its first chunk only: the
- * second is submitted when the first should land soon. And company lasts as long as messages meet. */
+ * second is submitted when the first should land soon. And company lasts as long as small messages meet others. */
 static void test_posted_together(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static void test_posted_together(void **state)
     struct hoccl_transfer huge = transfer(0, 1024 * MIB), little = transfer(1ull << 33, MIB);
     b->engine.pace.ns_a_mib = 3 * HOCCL_US;
     b->engine.pace.alone = 20 * HOCCL_US;
-    uint64_t company = b->engine.pace.company_at = hoccl_now();
+    uint64_t before = b->engine.pace.company_at = hoccl_now(), company;
     hoccl_engine_add(&b->engine, &huge);
     assert_int_equal(step(b), 1);
     assert_int_equal(step(b), 0);
@@ -227,7 +227,11 @@ static void test_posted_together(void **state)
     assert_in_range(step(b), 1, 4);
     assert_int_equal(who(b, 1), 1);
     assert_int_equal(b->job[0].bytes, MIB);
-    assert_true(b->engine.pace.company_at > company);
+    company = b->engine.pace.company_at;
+    assert_true(company > before);
+    struct hoccl_transfer other = transfer(2ull << 33, 1024 * MIB); /* large ones that meet are no company */
+    hoccl_engine_add(&b->engine, &other);
+    assert_int_equal(b->engine.pace.company_at, company);
     free(b);
 
     b = bench_open(0);
