@@ -6,6 +6,7 @@
 #include "nccl/comm.h"
 #include "nccl/export.h"
 #include "nccl/group.h"
+#include "nccl/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +39,6 @@ static void *finalize_in_thread(void *arg)
 static ncclResult_t finalize_in_background(const struct ending *asked)
 {
     struct ending *e = malloc(sizeof *e);
-    pthread_attr_t attributes;
-    pthread_t thread;
     if (!e)
         return shim_fail(ncclSystemError, "no host memory to finalize a communicator");
     *e = *asked;
@@ -48,10 +47,7 @@ static ncclResult_t finalize_in_background(const struct ending *asked)
         c->state = SHIM_BUSY;
         shim_comm_unlock(c);
     }
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int error = pthread_create(&thread, &attributes, finalize_in_thread, e);
-    pthread_attr_destroy(&attributes);
+    int error = shim_thread_start(finalize_in_thread, e);
     if (!error)
         return ncclInProgress;
     shim_comm_done(e->comm, ncclSuccess, "");

@@ -8,6 +8,7 @@
 #include "nccl/config.h"
 #include "nccl/export.h"
 #include "nccl/group.h"
+#include "nccl/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,13 +102,8 @@ static void mark_parents(struct making *all, enum shim_state state)
 
 static ncclResult_t run_in_background(struct making *all)
 {
-    pthread_attr_t attributes;
-    pthread_t thread;
     mark_parents(all, SHIM_BUSY);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int e = pthread_create(&thread, &attributes, run, all);
-    pthread_attr_destroy(&attributes);
+    int e = shim_thread_start(run, all);
     if (!e)
         return ncclInProgress;
     mark_parents(all, SHIM_READY);
