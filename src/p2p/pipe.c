@@ -71,13 +71,18 @@ uint64_t hoccl_pipe_time(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t
     return far + pipe->far.late;
 }
 
+/* Of so many bytes each, the last may be smaller. */
+static uint64_t parts(uint64_t bytes, uint64_t each)
+{
+    return bytes / each + (bytes % each != 0);
+}
+
 /* The largest with which every lane has as many chunks as the others: what is left over would go over one lane, while the others
  * have nothing. */
 static uint64_t level(const struct hoccl_pipe *pipe, uint64_t bytes, uint64_t most)
 {
-    uint64_t lanes = lanes_of(pipe), rounds = (bytes + lanes * most - 1) / (lanes * most);
-    uint64_t chunk = (bytes + lanes * rounds - 1) / (lanes * rounds);
-    chunk = (chunk + PAGE - 1) / PAGE * PAGE;
+    uint64_t lanes = lanes_of(pipe), rounds = parts(bytes, lanes * most);
+    uint64_t chunk = parts(parts(bytes, lanes * rounds), PAGE) * PAGE;
     return chunk < most ? chunk : most;
 }
 
