@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "core/proxy.h"
 #include "core/register.h"
 #include "stream/parking.h"
@@ -123,6 +124,10 @@ static HOCCL_Result leave(struct hoccl_comm *comm, HOCCL_Result result, enum hoc
         hoccl_board_say(comm->board, HOCCL_BOARD_CLOSED, NULL);
     if (await_prepared(comm, limit))
         hoccl_comm_free(comm);
+    else
+        hoccl_log(HOCCL_LOG_WARN, "rank %d: the CUDA driver has not returned from pinning staging memory: the communicator's memory is "
+                  "kept. Another thread of this process may sit in cudaFree, cudaFreeHost or a module load behind a stream that waits",
+                  comm->rank);
     HOCCL_Result r = hoccl_gpu_close(gpu);
     return result ? hoccl_fail_again(result, text) : r;
 }
