@@ -60,10 +60,10 @@ static json_t *loads_json(const struct hoccl_stage_load *sum)
 	return loads;
 }
 
-static json_t *stages_json(const struct hoccl_tool *t, const struct hoccl_plan *plan)
+/* `load`: room for one a GPU. */
+static json_t *stages_json(const struct hoccl_tool *t, const struct hoccl_plan *plan, struct hoccl_load *load)
 {
 	json_t *stages = json_array();
-	struct hoccl_load *load = malloc((size_t)t->layout.gpus * sizeof(*load));
 
 	for (uint32_t s = 0; s < plan->stages; s++) {
 		const struct hoccl_plan_stage *at = &plan->stage[s];
@@ -76,15 +76,12 @@ static json_t *stages_json(const struct hoccl_tool *t, const struct hoccl_plan *
 			json_array_append_new(locals, local_json(&plan->local[i]));
 		set(o, "start_ns", at->start_ns);
 		set(o, "ns", at->ns);
-		if (load) {
-			hoccl_stage_load(t, plan, s, load, &sum);
-			json_object_set_new(o, "loads", loads_json(&sum));
-		}
+		hoccl_stage_load(t, plan, s, load, &sum);
+		json_object_set_new(o, "loads", loads_json(&sum));
 		json_object_set_new(o, "wires", wires);
 		json_object_set_new(o, "native", locals);
 		json_array_append_new(stages, o);
 	}
-	free(load);
 	return stages;
 }
 
@@ -160,8 +157,13 @@ int hoccl_print_sizes_json(const struct hoccl_tool *t, const struct hoccl_tool_s
 int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
 {
 	const struct hoccl_plan *plan = t->result[t->chosen].plan;
-	json_t *root = head_json(t), *results = json_object();
+	struct hoccl_load *load = malloc((size_t)t->layout.gpus * sizeof(*load));
+	json_t *root, *results;
 
+	if (!load)
+		return -1;
+	root = head_json(t);
+	results = json_object();
 	set(root, "longest_line_bytes", t->size);
 	set(root, "bound_ns", plan->bound_ns);
 	set(root, "relay_bound_ns", plan->relay_bound_ns);
@@ -173,6 +175,7 @@ int hoccl_print_json(const struct hoccl_tool *t, FILE *file)
 	if (t->grants)
 		json_object_set_new(root, "by_grants_ns", grants_json(t));
 	json_object_set_new(root, "chosen", json_string(t->result[t->chosen].name));
-	json_object_set_new(root, "stages", stages_json(t, plan));
+	json_object_set_new(root, "stages", stages_json(t, plan, load));
+	free(load);
 	return print(root, file);
 }
