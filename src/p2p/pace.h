@@ -6,7 +6,8 @@
  * the driver waits for it to end. So, in bytes that the engine moves in 100 µs (B, from its measured rate, at most 32 MiB):
  *
  *   several parties      chunks of B/8 (4 MiB there, at least 1), two of them ahead: a newcomer waits for two
- *   one, in company      another one had to wait for it within the last second: chunks grow from B/32 to B/2 and two are
+ *   one, in company      another one had to wait for it within the last second, or a small one has met another since:
+ *                        chunks grow from B/32 to B/2 and two are
  *                        ahead, so that the next one that comes waits at most 100 µs; but the second one is submitted only just
  *                        before the first should land, for each submission takes as long as such a chunk
  *   one, undisturbed     chunks of HOCCL_CHUNK; the next is given when the present one ends in 100 µs or less

@@ -573,7 +573,7 @@ static bool tcp_arm(struct hoccl_endpoint *e)
 const struct hoccl_transport hoccl_transport_tcp = {
     .name = "tcp",
     /* Measured with 8 sockets over loopback, both ways at once: chunks of 512 KiB 11 GB/s, of 1 MiB 14 to 15; bare sockets 16.5.
-     * What is written stays in the sockets' buffers for a while then. */
+     * What is written stays in the sockets' buffers for a while then. `link`: 12 sockets move 18 to 20 GB/s. */
     .cost = {.start = 90000, .lane = 440, .link = 50, .late = 150000},
     .open = tcp_open,
     .close = tcp_close,
