@@ -64,7 +64,7 @@ static const struct row table[] = {
      "ranks of a communicator up to which all that are on different nodes connect when it is made; in a larger one a pair connects "
      "when it first has something to send"},
     {"HOCCL_TEST_SEQUENCE", NUMBER, &hoccl_settings.first_sequence, "0", NULL, "for tests: where sequence counters begin"},
-    {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse|no-flush|no-nudge|no-rotation",
+    {"HOCCL_TEST_BREAK", WORD, (int *)&hoccl_settings.test_break, "nothing", "nothing|local-copy|early-flag|early-reuse|no-flush|no-nudge|no-rotation|no-eager",
      "for tests: break the executor, so that a test can show that it notices"},
     {"HOCCL_TEST_NODE", TEXT, hoccl_settings.test_node, "", NULL,
      "for tests: ranks take themselves to be on several nodes, rank mod N (2) or in blocks (3+5)"},

@@ -9,7 +9,7 @@ enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_PUSH, HOCC
 
 /* Ways to break the executor on purpose, so that a test can show that it would notice. */
 enum hoccl_break { HOCCL_BREAK_NOTHING, HOCCL_BREAK_LOCAL_COPY, HOCCL_BREAK_EARLY_FLAG, HOCCL_BREAK_EARLY_REUSE, HOCCL_BREAK_NO_FLUSH,
-                   HOCCL_BREAK_NO_NUDGE, HOCCL_BREAK_NO_ROTATION };
+                   HOCCL_BREAK_NO_NUDGE, HOCCL_BREAK_NO_ROTATION, HOCCL_BREAK_NO_EAGER };
 
 enum hoccl_net_choice { HOCCL_NET_AUTO, HOCCL_NET_VERBS, HOCCL_NET_TCP };
 

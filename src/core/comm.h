@@ -83,6 +83,7 @@ struct hoccl_comm {
     struct hoccl_list watched;  /* those of them whose first turn has not been reached */
     struct hoccl_list running;  /* flows */
     struct hoccl_list draining; /* ops of a failed communicator with something still moving */
+    bool untold;                /* of the streams' next operations nothing has been said to other nodes */
     bool failed;                /* the failure has been carried out */
 
     /* The sticky error: whoever takes `failing` writes the text, then publishes `error`. */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #define EXPECTED 4 /* flows of an operation that are brought near: of more, the first ones */
+#define EARLY 16   /* most flows of an operation whose ends may agree before their streams are there: of more, that hides nothing */
 
 static void free_op(struct hoccl_comm *comm, struct hoccl_op *op)
 {
@@ -89,6 +90,28 @@ static void enqueue(struct hoccl_comm *comm, struct hoccl_op *op)
     }
 }
 
+static bool has_begun(const struct hoccl_op *op)
+{
+    return op->reached == op->turns;
+}
+
+/* The first operation of each stream that has not begun: what goes to other nodes is agreed upon meanwhile (p2p/early.h). */
+static bool foretell(struct hoccl_comm *comm)
+{
+    bool moved = false;
+    comm->untold = false;
+    for (struct hoccl_list *l = comm->busy_streams.next; l != &comm->busy_streams; l = l->next) {
+        const struct hoccl_list *q = &hoccl_entry(l, struct hoccl_comm_stream, busy)->queue;
+        struct hoccl_list *t = q->next;
+        if (has_begun(hoccl_entry(t, struct hoccl_op_turn, link)->op))
+            t = t->next;
+        struct hoccl_op *op = t == q ? NULL : hoccl_entry(t, struct hoccl_op_turn, link)->op;
+        for (int i = 0; op && op->flows <= EARLY && i < op->flows; i++)
+            moved |= hoccl_flow_foretell(&op->flow[i]);
+    }
+    return moved;
+}
+
 static bool take_inbox(struct hoccl_comm *comm, struct hoccl_list *ops)
 {
     hoccl_list_init(ops);
@@ -106,6 +129,7 @@ static bool accept_new(struct hoccl_comm *comm)
     struct hoccl_list ops, *l;
     if (!take_inbox(comm, &ops))
         return false;
+    comm->untold = comm->abroad.count;
     while ((l = hoccl_list_take(&ops)))
         enqueue(comm, hoccl_entry(l, struct hoccl_op, link));
     return true;
@@ -114,8 +138,10 @@ static bool accept_new(struct hoccl_comm *comm)
 /* Receives first: each of their grants is what a peer waits for. */
 static void start(struct hoccl_comm *comm, struct hoccl_op *op)
 {
-    if (comm->abroad.count)
+    if (comm->abroad.count) {
         hoccl_precedence_judge(op->flow, op->flows);
+        comm->untold = true;
+    }
     for (int sends = 0; sends < 2; sends++)
         for (int i = 0; i < op->flows; i++)
             if (op->flow[i].is_send == (sends == 1))
@@ -283,6 +309,8 @@ bool hoccl_comm_step(struct hoccl_comm *comm)
     bool moved = accept_new(comm);
     moved |= watch_streams(comm);
     moved |= run_flows(comm);
+    if (comm->untold && !moved)
+        moved = foretell(comm);
     return moved;
 }
 

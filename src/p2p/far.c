@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "p2p/early.h"
 #include "p2p/registered.h"
-#include "p2p/wire.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -33,6 +33,7 @@ struct waiting_packet {
 struct waiting_claim {
     struct hoccl_list link;
     uint32_t number;
+    bool early;
     struct hoccl_flow_header header;
 };
 
@@ -249,12 +250,18 @@ static void hear_hello(struct hoccl_far *far, const struct hoccl_word_hello *h)
     hoccl_publish(&far->state, HOCCL_FAR_OPEN);
 }
 
+/* One that has come early and does not agree is for the moment at which the receive's own stream is there. */
+static bool is_for_later(const struct hoccl_flow *f, const struct hoccl_flow_header *theirs)
+{
+    return f->wire.early && !hoccl_flow_agrees(f, theirs);
+}
+
 static void hear_claim(struct hoccl_far *far, const struct hoccl_word_claim *c)
 {
     struct hoccl_flow *f = hoccl_wired_find(far->receives, c->head.number);
     hoccl_fetch_add(&hoccl_wire_counts.claimed, 1);
-    if (f) {
-        hoccl_wired_meet(f, &c->header);
+    if (f && !is_for_later(f, &c->header)) {
+        hoccl_wired_meet(f, &c->header, c->head.count);
         return;
     }
     struct waiting_claim *w = malloc(sizeof *w);
@@ -263,23 +270,43 @@ static void hear_claim(struct hoccl_far *far, const struct hoccl_word_claim *c)
         return;
     }
     w->number = c->head.number;
+    w->early = c->head.count;
     w->header = c->header;
     hoccl_list_append(&far->claims[w->number % HOCCL_FAR_TABLE], &w->link);
 }
 
-bool hoccl_far_claimed(struct hoccl_far *far, uint32_t number, struct hoccl_flow_header *header)
+static struct waiting_claim *find_claim(struct hoccl_far *far, uint32_t number)
 {
     struct hoccl_list *head = &far->claims[number % HOCCL_FAR_TABLE];
     for (struct hoccl_list *l = head->next; l != head; l = l->next) {
         struct waiting_claim *w = hoccl_entry(l, struct waiting_claim, link);
-        if (w->number != number)
-            continue;
-        *header = w->header;
-        hoccl_list_remove(l);
-        free(w);
-        return true;
+        if (w->number == number)
+            return w;
     }
-    return false;
+    return NULL;
+}
+
+bool hoccl_far_claimed(struct hoccl_far *far, const struct hoccl_flow *flow, struct hoccl_flow_header *header, bool *early)
+{
+    struct waiting_claim *w = find_claim(far, flow->number);
+    if (!w || is_for_later(flow, &w->header))
+        return false;
+    *header = w->header;
+    *early = w->early;
+    hoccl_list_remove(&w->link);
+    free(w);
+    return true;
+}
+
+/* The receive may have been given up, or have failed, meanwhile. */
+static void hear_reached(struct hoccl_far *far, uint32_t number)
+{
+    struct waiting_claim *w = find_claim(far, number);
+    struct hoccl_flow *f = w ? NULL : hoccl_wired_find(far->receives, number);
+    if (w)
+        w->early = false;
+    if (f && f->wire.chunks && !f->wire.met)
+        hoccl_early_met(f);
 }
 
 /* Numbers of slots of the in pool, or (into) of chunks of a registered buffer. */
@@ -294,7 +321,7 @@ static bool right_numbers(const uint32_t *words, unsigned n, bool into)
 
 /* Places for the next n chunks: slots, or (into) the receiver's buffer. For a send that has been given up in the meantime they
  * mean nothing. */
-static void hear_places(struct hoccl_far *far, const struct hoccl_word_head *head, uint32_t chunk, const uint32_t *words,
+static void hear_places(struct hoccl_far *far, const struct hoccl_word_head *head, uint32_t chunk, bool early, const uint32_t *words,
                         const struct hoccl_destination *into)
 {
     struct hoccl_flow *f = hoccl_wired_find(far->sends, head->number);
@@ -320,13 +347,15 @@ static void hear_places(struct hoccl_far *far, const struct hoccl_word_head *hea
     for (unsigned i = 0; i < n; i++)
         p->slot[p->granted++ % HOCCL_GRANT_MOST] = words[i];
     hoccl_fetch_add(into ? &hoccl_wire_counts.allowed_into : &hoccl_wire_counts.allowed, n);
-    hoccl_wire_allow(far->wire, f);
+    p->met |= !early;
+    if (!p->early)
+        hoccl_wire_allow(far->wire, f);
 }
 
 static void hear_into(struct hoccl_far *far, const struct hoccl_word_into *g)
 {
     struct hoccl_destination into = {g->region, g->offset};
-    hear_places(far, &g->head, g->chunk, g->slot, &into);
+    hear_places(far, &g->head, g->chunk, false, g->slot, &into);
 }
 
 static void hear_answer(struct hoccl_far *far, const struct hoccl_word_answer *a)
@@ -416,6 +445,7 @@ static bool right_length(const struct hoccl_word_head *h, size_t bytes)
     case HOCCL_WORD_PACKET:
         return bytes == sizeof *h + h->count;
     case HOCCL_WORD_ALIVE:
+    case HOCCL_WORD_REACHED:
         return bytes == sizeof *h;
     }
     return false;
@@ -452,7 +482,7 @@ void hoccl_far_hear(struct hoccl_far *far, const void *word, size_t bytes)
         hear_claim(far, &w.claim);
         break;
     case HOCCL_WORD_GRANT:
-        hear_places(far, &w.head, w.grant.chunk, w.grant.slot, NULL);
+        hear_places(far, &w.head, w.grant.chunk, w.grant.early, w.grant.slot, NULL);
         break;
     case HOCCL_WORD_INTO:
         hear_into(far, &w.into);
@@ -468,6 +498,9 @@ void hoccl_far_hear(struct hoccl_far *far, const void *word, size_t bytes)
         break;
     case HOCCL_WORD_PACKET:
         hear_packet(far, &w.packet);
+        break;
+    case HOCCL_WORD_REACHED:
+        hear_reached(far, w.head.number);
         break;
     case HOCCL_WORD_ALIVE:
         break;

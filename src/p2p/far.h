@@ -97,8 +97,9 @@ bool hoccl_far_flush(struct hoccl_far *far);
 /* A message has come. */
 void hoccl_far_hear(struct hoccl_far *far, const void *word, size_t bytes);
 
-/* Has the peer claimed this flow? Its header then, once. */
-bool hoccl_far_claimed(struct hoccl_far *far, uint32_t number, struct hoccl_flow_header *header);
+/* Has the peer claimed this receive? Its header then, once, and whether its stream is not there yet. A claim that does not agree
+ * waits until the receive's stream is. */
+bool hoccl_far_claimed(struct hoccl_far *far, const struct hoccl_flow *flow, struct hoccl_flow_header *header, bool *early);
 
 /* The transport is done with it (event), or something is wrong: the text says what. Everything that the network had of
  * ours is ours again. */

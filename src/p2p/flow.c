@@ -439,6 +439,11 @@ void hoccl_flow_expect(const struct hoccl_flow *flow)
     hoccl_expect(&s->receipt);
 }
 
+bool hoccl_flow_foretell(struct hoccl_flow *flow)
+{
+    return flow->peer->far && hoccl_wired_foretell(flow);
+}
+
 HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved)
 {
     if (flow->state == HOCCL_FLOW_DONE || flow->state == HOCCL_FLOW_FAILED)

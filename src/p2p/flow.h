@@ -47,7 +47,7 @@ struct hoccl_peer {
  *   receive:  WAITING ──slot of the ring free──▶ OFFERED ──answer──▶ DONE                        (PUSH)
  *                OFFERED ──offer──▶ OPENING ──▶ MOVING ──▶ OFFERED, receipt given                (PULL)
  *                OFFERED ──offer──▶ OPENING (waits for slots) ──▶ MOVING ──▶ OFFERED, all out    (STAGED)
- * To and from other nodes (WIRE, wired.c): WAITING ──claimed, or ready for the claim──▶ OFFERED ──▶ DONE
+ * To and from other nodes (WIRE, wired.c): WAITING, perhaps early ──claimed, or ready for the claim──▶ OFFERED ──▶ DONE
  * All arrows are the progress thread's. DONE publishes the answer (send) or has taken it (receive); FAILED is left by
  * nobody. */
 enum hoccl_flow_state {
@@ -75,6 +75,9 @@ struct hoccl_flow_wire {
     uint32_t answer;          /* enum hoccl_answer_status, 0: none; given (receive) or heard (send) */
     bool unflushed;           /* receive: what has arrived cannot be read (wire->unflushed) */
     bool given_up;            /* the communicator has failed: it takes no part any more */
+    bool early;               /* in the connection's table, and this rank's stream has not reached it (early.h) */
+    bool met;                 /* the peer's stream has reached it, as far as is known here */
+    uint32_t lent;            /* receive: slots granted to it that count as early */
     bool turned;              /* counted among the wire's large flows under way */
     bool uneven;              /* one of several that differ in size (precedence.h) */
     CUresult result;          /* the first refusal of the driver */
@@ -160,6 +163,9 @@ struct hoccl_flow {
 /* Its stream is the next to get there: what it will touch comes into this thread's cache meanwhile. */
 void hoccl_flow_expect(const struct hoccl_flow *flow);
 
+/* To or from another node: the two ends may agree before their streams get there (early.h). True if anything was said. */
+bool hoccl_flow_foretell(struct hoccl_flow *flow);
+
 /* Go as far as possible without waiting. *moved tells whether anything happened. An error is the flow's failure, with
  * the full text (a failed receive may still be written into until its peer has answered). */
 HOCCL_Result hoccl_flow_step(struct hoccl_gpu *gpu, struct hoccl_flow *flow, bool *moved);
@@ -211,6 +217,7 @@ HOCCL_Result hoccl_flow_mismatch(const struct hoccl_flow *flow, const struct hoc
 HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow);
 
 /* wired.c: WIRE. */
+bool hoccl_wired_foretell(struct hoccl_flow *flow);
 HOCCL_Result hoccl_wired_step(struct hoccl_flow *flow, bool *moved);
 HOCCL_Result hoccl_wired_check_peer(struct hoccl_flow *flow);
 HOCCL_Result hoccl_wired_verdict(const struct hoccl_flow *flow);

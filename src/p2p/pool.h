@@ -4,7 +4,8 @@
  *
  *   out:  FREE ──a granted chunk──▶ COPYING ──the engine has filled it──▶ FILLED ──write() took it──▶ WRITING ──WRITTEN──▶ FREE
  *   in:   FREE ──granted──▶ GRANTED ──ARRIVED──▶ COPYING ──the engine has emptied it──▶ FREE
- *                              └──ARRIVED, on a GPU that demands it──▶ FLUSHING ──flushed──▶ COPYING (order.h)
+ *                              ├──ARRIVED, on a GPU that demands it──▶ FLUSHING ──flushed──▶ COPYING (order.h)
+ *                              └──ARRIVED, early──▶ HELD ──the receive's stream gets there──▶ FLUSHING or COPYING
  *
  * Chunks of registered memory (registered.c) are counted in two more pools, whose slots have no memory and are not copied:
  *
@@ -17,7 +18,9 @@
  * just this chunk; so each arrow out of COPYING, FILLED and WRITING needs an engine or the network and nothing that
  * another slot holds. A slot is granted only to a receive that its stream has reached and whose sender has claimed it, so
  * the sender's stream has reached the send, its bytes are there, and the copy out of the in slot has a buffer to go to.
- * So no slot waits for a slot, and a sender that waits for a grant holds none. */
+ * So no slot waits for a slot, and a sender that waits for a grant holds none. A few in slots, HOCCL_POOL_EARLY at most, are
+ * granted before the two streams are there (early.h); these may stay as long as the application likes, and all others
+ * drain without them. */
 #ifndef HOCCL_P2P_POOL_H
 #define HOCCL_P2P_POOL_H
 
@@ -28,6 +31,7 @@
 
 #define HOCCL_POOL_SLOT ((size_t)1 << 20) /* see pipe.h */
 #define HOCCL_POOL_SLOTS 60u              /* 60 MiB each way; on a GPU all of its memory that HOCCL takes stays below 160 MiB */
+#define HOCCL_POOL_EARLY 16u              /* of them at most, in, for receives that one of the two streams has not reached */
 #define HOCCL_POOL_BYTES (HOCCL_POOL_SLOT * HOCCL_POOL_SLOTS)
 
 enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU, HOCCL_POOL_USER };
@@ -35,6 +39,7 @@ enum hoccl_pool_place { HOCCL_POOL_HOST, HOCCL_POOL_GPU, HOCCL_POOL_USER };
 enum hoccl_pool_state {
     HOCCL_POOL_FREE,
     HOCCL_POOL_GRANTED,
+    HOCCL_POOL_HELD,
     HOCCL_POOL_FLUSHING,
     HOCCL_POOL_COPYING,
     HOCCL_POOL_FILLED,
@@ -51,7 +56,7 @@ struct hoccl_pool_slot {
     uint16_t generation;     /* in: of its last grant */
     bool cancelled;          /* COPYING: no more of it is given to the engine */
     struct hoccl_far *far;   /* whose connection; NULL: gone */
-    struct hoccl_flow *flow; /* GRANTED, FLUSHING, COPYING; NULL: given up. Of registered memory: always */
+    struct hoccl_flow *flow; /* GRANTED, HELD, FLUSHING, COPYING; NULL: given up. Of registered memory: always */
     uint32_t chunk, bytes;
     uint32_t word;           /* out: the place at the other end, as granted, */
     struct hoccl_region_key to; /* and where that is */

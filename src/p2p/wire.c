@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "p2p/early.h"
 #include "p2p/gpu.h"
 #include "p2p/precedence.h"
 #include "p2p/registered.h"
@@ -193,7 +194,7 @@ static void written(struct hoccl_wire *w, struct hoccl_far *far, uint64_t tag)
         hoccl_pool_give(&w->out, s);
 }
 
-static void empty(struct hoccl_wire *w, struct hoccl_pool_slot *s)
+static void copy_out(struct hoccl_wire *w, struct hoccl_pool_slot *s)
 {
     hoccl_fetch_add(&hoccl_wire_counts.emptying, 1);
     start_copy(w, &w->in, s, false);
@@ -205,7 +206,7 @@ static void flushed(struct hoccl_order_request *request, const char *why)
     struct hoccl_pool_slot *s = hoccl_entry(request, struct hoccl_pool_slot, order);
     struct hoccl_wire *w = request->owner;
     if (s->flow && !why) {
-        empty(w, s);
+        copy_out(w, s);
         return;
     }
     if (s->flow) {
@@ -222,6 +223,14 @@ static void flush_slot(struct hoccl_wire *w, struct hoccl_pool_slot *s)
     s->order = (struct hoccl_order_request){.region = &w->in.region, .offset = s->number * HOCCL_POOL_SLOT, .owner = w, .done = flushed};
     hoccl_fetch_add(&hoccl_wire_counts.flushed, 1);
     hoccl_order_flush(&w->order, &s->order);
+}
+
+void hoccl_wire_empty(struct hoccl_wire *wire, struct hoccl_pool_slot *slot)
+{
+    if (wire->place.flush)
+        flush_slot(wire, slot);
+    else
+        copy_out(wire, slot);
 }
 
 /* A chunk for a flow that has been given up is dropped. */
@@ -245,12 +254,14 @@ static void arrived(struct hoccl_wire *w, struct hoccl_far *far, uint32_t word, 
         p->turned = false;
         w->receiving--;
     }
+    if (!p->met)
+        hoccl_early_met(s->flow);
     if (s->number & HOCCL_PLACE_USER)
         hoccl_registered_arrived(w, s);
-    else if (w->place.flush)
-        flush_slot(w, s);
+    else if (p->early)
+        hoccl_early_hold(s);
     else
-        empty(w, s);
+        hoccl_wire_empty(w, s);
 }
 
 /* A connection that has been closed in this very batch has no events any more. */
@@ -389,6 +400,8 @@ static void drop_slots(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoc
         struct hoccl_pool_slot *s = &pool->slot[i];
         if (s->flow != f)
             continue;
+        if (s->state == HOCCL_POOL_HELD)
+            hoccl_pool_give(pool, s);
         if (s->state == HOCCL_POOL_GRANTED || s->state == HOCCL_POOL_FLUSHING)
             s->flow = NULL; /* it stays the peer's until it has come, or the connection is gone; or the NIC's */
         if (s->state != HOCCL_POOL_COPYING || s->cancelled)
@@ -400,9 +413,9 @@ static void drop_slots(struct hoccl_wire *w, struct hoccl_pool *pool, struct hoc
 
 void hoccl_wire_drop(struct hoccl_wire *wire, struct hoccl_flow *flow)
 {
-    if (!flow->is_send && !hoccl_list_empty(&flow->wire.turn))
-        wire->uneven -= flow->wire.uneven;
-    hoccl_list_remove(&flow->wire.turn);
+    bool wants = !flow->is_send && flow->wire.met && !flow->wire.early && !hoccl_list_empty(&flow->wire.turn);
+    wire->uneven -= wants && flow->wire.uneven;
+    hoccl_early_drop(flow);
     drop_slots(wire, &wire->out, flow);
     drop_slots(wire, &wire->in, flow);
     hoccl_registered_drop(wire, flow);

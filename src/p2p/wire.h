@@ -10,7 +10,7 @@
  *   receiver  grants slots to claimed flows, those of one operation in its order (precedence.h), to at most two large flows at once
  *             (the second, so that the NIC has work when the first one's sender is busy elsewhere), and of uneven ones a few
  *             slots to each, since nobody knows whose sender is free; a flow of one chunk needs no turn, but leaves a quarter
- *             of the pool to the large ones
+ *             of the pool to the large ones; and a few to flows that their streams reach next (early.h)
  *   sender    fills slots for granted chunks only, the oldest operation and the first of its flows first, at most two large
  *             flows at once; a flow that waits for grants holds no slot and no turn
  *
@@ -48,6 +48,8 @@ struct hoccl_wire {
     struct hoccl_list filling, emptying; /* slots that the engines have, out and in */
     struct hoccl_list sends;     /* flows with chunks that are granted; operations oldest first, each in its order */
     struct hoccl_list receives;  /* flows that want slots, in the same way */
+    struct hoccl_list early;     /* receives that want early ones, in the order in which the two ends met */
+    unsigned lent;               /* early slots */
     int sending, receiving;      /* large flows that fill slots, that are granted slots */
     unsigned fillings;           /* slots in `filling` */
     unsigned uneven;             /* flows in `receives` that are uneven */
@@ -58,6 +60,8 @@ struct hoccl_wire_count {
     uint64_t begun;              /* connections */
     uint64_t claimed;            /* receiver: claims heard */
     uint64_t granted, arrived;   /* receiver: slots given, chunks come */
+    uint64_t early, held;        /* of these, given before both streams were there, come before the receive's was */
+    uint64_t lent;               /* most early slots at once, of one wire */
     uint64_t flushed;            /* of these, how many had to be flushed */
     uint64_t allowed, filled, written; /* sender: slots given to us, out slots taken, given to the network */
     uint64_t into, allowed_into; /* chunks that we let into our registered buffers, that peers let into theirs */
@@ -113,6 +117,15 @@ void hoccl_wire_check(struct hoccl_wire *wire, uint64_t now);
 /* wire_grants.c: all that may be granted now. True if anything was. */
 bool hoccl_wire_give_grants(struct hoccl_wire *wire);
 
+#define HOCCL_WIRE_KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4) /* slots that flows which need no turn leave to the others */
+
+/* Slots for the next n chunks of a receive. */
+void hoccl_wire_grant_slots(struct hoccl_wire *wire, struct hoccl_flow *flow, unsigned n);
+
+/* What has come into a slot on its way into the receive's buffer. */
+void hoccl_wire_empty(struct hoccl_wire *wire, struct hoccl_pool_slot *slot);
+
+
 /* A send has been granted places; a receive has met its claim. */
 void hoccl_wire_allow(struct hoccl_wire *wire, struct hoccl_flow *flow);
 void hoccl_wire_want(struct hoccl_wire *wire, struct hoccl_flow *flow);
@@ -133,6 +146,6 @@ uint64_t hoccl_wire_reclaim(struct hoccl_wire *wire, struct hoccl_far *far);
 /* The flow of that number; NULL if there is none. */
 struct hoccl_flow *hoccl_wired_find(struct hoccl_list *table, uint32_t number);
 /* wired.c: the receive and the claim are both there. */
-void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *theirs);
+void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *theirs, bool early);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How many places a receive is granted, and when (wire.h says who comes first). */
-#include "p2p/wire.h"
+#include "p2p/early.h"
 
 #include "base/clock.h"
 #include "p2p/precedence.h"
@@ -8,10 +8,9 @@
 
 #include <stddef.h>
 
-#define KEPT_FOR_LARGE (HOCCL_POOL_SLOTS / 4)
 #define UNEVEN_MOST (HOCCL_POOL_SLOTS * 5 / 8)  /* slots for flows that need no turn although they are large */
 #define UNEVEN_LEAST 3u                         /* each: less does not cover the time that a grant takes */
-#define DEEPEST ((HOCCL_POOL_SLOTS - KEPT_FOR_LARGE - 8) / HOCCL_WIRE_LARGE) /* each: some are left for flows of one chunk */
+#define DEEPEST ((HOCCL_POOL_SLOTS - HOCCL_WIRE_KEPT_FOR_LARGE - 8) / HOCCL_WIRE_LARGE) /* each: some are left for flows of one chunk */
 _Static_assert(DEEPEST <= HOCCL_GRANT_MOST, "a grant holds them");
 _Static_assert(HOCCL_GRANT_MOST + DEEPEST + 8 <= HOCCL_POOL_SLOTS, "also when one that was alone is joined by another");
 #define USER_AHEAD (HOCCL_POOL_SLOTS * 3 / 8) /* chunks that a registered receive lets in at once: they hold no memory */
@@ -42,7 +41,7 @@ static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
     const struct hoccl_flow_wire *p = &f->wire;
     unsigned out = p->granted - p->landed, most = window(w, f), left = p->chunks - p->granted;
     bool user = hoccl_registered_run(f, p->granted, 1);
-    unsigned kept = p->chunks == 1 ? user ? 0 : KEPT_FOR_LARGE : p->uneven ? HOCCL_POOL_SLOTS - UNEVEN_MOST : 0;
+    unsigned kept = p->chunks == 1 ? user ? 0 : HOCCL_WIRE_KEPT_FOR_LARGE : p->uneven ? HOCCL_POOL_SLOTS - UNEVEN_MOST : 0;
     unsigned have = user ? w->user_in.idle : w->in.idle, idle = have > kept ? have - kept : 0, n = most > out ? most - out : 0;
     n = n < left ? n : left;
     n = n < idle ? n : idle;
@@ -50,18 +49,19 @@ static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
     return few ? 0 : n;
 }
 
-static void grant_slots(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
+void hoccl_wire_grant_slots(struct hoccl_wire *wire, struct hoccl_flow *flow, unsigned n)
 {
-    struct hoccl_flow_wire *p = &f->wire;
-    struct hoccl_far *far = f->peer->far;
-    struct hoccl_word_grant g = {.head = {HOCCL_WORD_GRANT, (uint16_t)n, f->number}, .chunk = p->chunk};
+    struct hoccl_flow_wire *p = &flow->wire;
+    struct hoccl_far *far = flow->peer->far;
+    struct hoccl_word_grant g = {.head = {HOCCL_WORD_GRANT, (uint16_t)n, flow->number}, .chunk = p->chunk,
+                                 .early = p->early};
     for (unsigned i = 0; i < n; i++) {
-        struct hoccl_pool_slot *s = hoccl_pool_take(&w->in);
-        uint64_t at = (uint64_t)p->granted * p->chunk, left = f->header.bytes - at;
+        struct hoccl_pool_slot *s = hoccl_pool_take(&wire->in);
+        uint64_t at = (uint64_t)p->granted * p->chunk, left = flow->header.bytes - at;
         s->state = HOCCL_POOL_GRANTED;
         s->generation++;
         s->far = far;
-        s->flow = f;
+        s->flow = flow;
         s->chunk = p->granted++;
         s->bytes = left < p->chunk ? (uint32_t)left : p->chunk;
         g.slot[i] = hoccl_slot_word(s->number, s->generation);
@@ -77,7 +77,7 @@ static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
 {
     struct hoccl_flow_wire *p = &f->wire;
     if (!p->registered) {
-        grant_slots(w, f, n);
+        hoccl_wire_grant_slots(w, f, n);
         return;
     }
     for (unsigned run; n; n -= run) {
@@ -87,7 +87,7 @@ static void grant(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
         if (run)
             hoccl_registered_grant(w, f, run);
         else
-            grant_slots(w, f, run = 1);
+            hoccl_wire_grant_slots(w, f, run = 1);
     }
 }
 
@@ -118,7 +118,7 @@ static bool held(struct hoccl_wire *w, struct hoccl_flow *f)
 bool hoccl_wire_give_grants(struct hoccl_wire *wire)
 {
     struct hoccl_list *l, *next;
-    bool moved = false;
+    bool moved = hoccl_early_give(wire);
     for (l = wire->receives.next; l != &wire->receives; l = next) {
         struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
         struct hoccl_flow_wire *p = &f->wire;

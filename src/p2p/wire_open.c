@@ -78,6 +78,7 @@ HOCCL_Result hoccl_wire_open(struct hoccl_gpu *gpu)
     hoccl_list_init(&w->emptying);
     hoccl_list_init(&w->sends);
     hoccl_list_init(&w->receives);
+    hoccl_list_init(&w->early);
     w->sending = w->receiving = 0;
     w->fillings = w->uneven = 0;
     memset(&w->card, 0, sizeof w->card);

@@ -11,7 +11,7 @@
  * still arrives stays in the slots. Registered memory is the network's until what was granted has come and what was given has
  * been written, or the connection has ended, which an abort sees to at once, and else wire_check.c when nothing comes any
  * more. So an abort waits for no peer across nodes. */
-#include "p2p/wire.h"
+#include "p2p/early.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -37,8 +37,6 @@ static void enter(struct hoccl_flow *f, struct hoccl_list *table)
     hoccl_list_init(&f->wire.turn);
     hoccl_list_append(&table[f->number % HOCCL_FAR_TABLE], &f->wire.table);
     f->path = HOCCL_PATH_WIRE;
-    f->state = HOCCL_FLOW_OFFERED;
-    f->since = hoccl_recently();
 }
 
 static void answer(struct hoccl_flow *f, enum hoccl_answer_status status)
@@ -58,7 +56,7 @@ static void say_path(struct hoccl_flow *f)
     hoccl_flow_say_path(f, why);
 }
 
-void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *theirs)
+void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *theirs, bool early)
 {
     struct hoccl_flow_wire *p = &flow->wire;
     struct hoccl_far *far = flow->peer->far;
@@ -73,7 +71,11 @@ void hoccl_wired_meet(struct hoccl_flow *flow, const struct hoccl_flow_header *t
     }
     p->chunk = (uint32_t)hoccl_pipe_chunk(&far->pipe, flow->header.bytes, HOCCL_POOL_SLOT, far->ahead);
     p->chunks = (uint32_t)((flow->header.bytes + p->chunk - 1) / p->chunk);
-    hoccl_wire_want(far->wire, flow);
+    p->met = !early;
+    if (early || p->early)
+        hoccl_early_want(flow);
+    else
+        hoccl_wire_want(far->wire, flow);
 }
 
 /* ---- the end of a connection ------------------------------------------------------------------------------------- */
@@ -100,6 +102,7 @@ static HOCCL_Result check_silence(const struct hoccl_flow *f)
     bool theirs = f->is_send ? p->started == p->granted : p->granted > p->arrived;
     char name[160];
     last = last > resumed ? last : resumed;
+    last = last > f->since ? last : f->since; /* it may have been granted places long before its stream was there */
     if (!theirs || now < last || now - last <= hoccl_settings.timeout)
         return HOCCL_SUCCESS;
     return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has begun and has been silent for %llu s (HOCCL_TIMEOUT), %llu of %llu bytes "
@@ -114,7 +117,7 @@ static HOCCL_Result wait_peer(struct hoccl_flow *f)
     HOCCL_Result r = hoccl_flow_check_peer(f);
     if (r)
         return r;
-    return f->wire.chunks ? check_silence(f) : hoccl_flow_check_patience(f);
+    return f->wire.met ? check_silence(f) : hoccl_flow_check_patience(f);
 }
 
 HOCCL_Result hoccl_wired_verdict(const struct hoccl_flow *flow)
@@ -125,26 +128,46 @@ HOCCL_Result hoccl_wired_verdict(const struct hoccl_flow *flow)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-static HOCCL_Result begin(struct hoccl_flow *f, bool *moved)
+/* Into the table, ahead of its stream or with it. */
+static void tell(struct hoccl_flow *f, bool early)
 {
     struct hoccl_far *far = f->peer->far;
     struct hoccl_flow_header theirs;
-    if (!hoccl_far_is_open(far)) {
+    bool theirs_early;
+    f->wire.early = early;
+    enter(f, f->is_send ? far->sends : far->receives);
+    if (f->is_send) {
+        struct hoccl_word_claim c = {.head = {HOCCL_WORD_CLAIM, early, f->number}, .header = f->header};
+        hoccl_far_say(far, &c, sizeof c);
+    } else if (hoccl_far_claimed(far, f, &theirs, &theirs_early)) {
+        hoccl_wired_meet(f, &theirs, theirs_early);
+    }
+}
+
+bool hoccl_wired_foretell(struct hoccl_flow *flow)
+{
+    bool may = hoccl_early_may(flow);
+    if (may)
+        tell(flow, true);
+    return may;
+}
+
+static HOCCL_Result begin(struct hoccl_flow *f, bool *moved)
+{
+    if (!f->wire.early && !hoccl_far_is_open(f->peer->far)) {
         if (!f->since)
             f->since = hoccl_recently();
         return wait_peer(f);
     }
     *moved = true;
-    hoccl_registered_begin(f);
-    if (f->is_send) {
-        struct hoccl_word_claim c = {.head = {HOCCL_WORD_CLAIM, 0, f->number}, .header = f->header};
-        enter(f, far->sends);
-        hoccl_far_say(far, &c, sizeof c);
+    f->state = HOCCL_FLOW_OFFERED;
+    f->since = hoccl_recently();
+    if (f->wire.early) {
+        hoccl_early_reached(f);
         return HOCCL_SUCCESS;
     }
-    enter(f, far->receives);
-    if (hoccl_far_claimed(far, f->number, &theirs))
-        hoccl_wired_meet(f, &theirs);
+    hoccl_registered_begin(f);
+    tell(f, false);
     return HOCCL_SUCCESS;
 }
 
@@ -197,7 +220,7 @@ HOCCL_Result hoccl_wired_step(struct hoccl_flow *flow, bool *moved)
 
 void hoccl_wired_cancel(struct hoccl_flow *flow)
 {
-    if (flow->state != HOCCL_FLOW_OFFERED)
+    if (flow->state != HOCCL_FLOW_OFFERED && !flow->wire.early)
         return;
     hoccl_list_remove(&flow->wire.table);
     flow->wire.given_up = true;

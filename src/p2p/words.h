@@ -14,6 +14,12 @@
  *                   ══ write: chunk k, word ═══════════▶  in slot: engine: ─▶ the user's buffer
  *   the last chunk has left the buffer: done           the last chunk has landed: done
  *
+ *   Before a stream has reached its end of the flow (early.h):
+ *                   ── CLAIM n{early, header} ──────▶
+ *                   ◀────── GRANT n{early, chunk, slots} ──        while few slots are so given; early if the receive's stream
+ *   the stream reaches send n                                      has not reached it: its chunks stay in their slots
+ *                   ── REACHED n ───────────────────▶              said if places are missing still
+ *
  *   Registered memory takes no slots, at either end by itself, and chunk by chunk:
  *                   ◀───────────── INTO n{chunk, region, offset, words} ──   the receive's buffer is registered
  *   (its buffer is registered: chunk k as it is)
@@ -31,7 +37,7 @@
 #include "p2p/mailbox.h"
 #include "transport/transport.h"
 
-#define HOCCL_WORDS_VERSION 3u
+#define HOCCL_WORDS_VERSION 4u
 #define HOCCL_GRANT_MOST 32u /* chunks that a flow can have granted at once, and so in one GRANT or INTO */
 #define HOCCL_PLACE_USER 0x8000u /* in a place's number: not a slot, but the chunk's own place in the user's memory */
 
@@ -45,12 +51,13 @@ enum hoccl_word_kind {
     HOCCL_WORD_PACKET,
     HOCCL_WORD_ALIVE,
     HOCCL_WORD_INTO,
+    HOCCL_WORD_REACHED,
 };
 
 struct hoccl_word_head {
     uint16_t kind;
-    uint16_t count;  /* GRANT, INTO: chunks; ANSWER: enum hoccl_answer_status; STATUS: enum hoccl_board_state; PACKET: bytes here */
-    uint32_t number; /* HELLO: version; CLAIM, GRANT, INTO, ANSWER: of the flow; PACKET: bytes of the packet still to come, these
+    uint16_t count;  /* CLAIM: 1 if early; GRANT, INTO: chunks; ANSWER: enum hoccl_answer_status; STATUS: enum hoccl_board_state; PACKET: bytes here */
+    uint32_t number; /* HELLO: version; CLAIM, GRANT, INTO, ANSWER, REACHED: of the flow; PACKET: bytes of the packet still to come, these
                       * included */
 };
 
@@ -70,6 +77,7 @@ struct hoccl_word_claim {
 struct hoccl_word_grant {
     struct hoccl_word_head head;
     uint32_t chunk;                  /* bytes of each chunk but the last; the same in all grants of a flow */
+    uint32_t early;                  /* 1: the receive's stream has not reached it */
     uint32_t slot[HOCCL_GRANT_MOST]; /* what comes back with the chunk: number | generation << 16 */
 };
 

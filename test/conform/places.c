@@ -61,6 +61,39 @@ static void test_by_gpu(void **state)
     assert_true(near_counts.unordered > 0 && near_counts.unordered < hoccl_wire_counts.arrived);
 }
 
+/* What has come before its receive's stream is flushed when it is taken out: posted at once, each behind the one before. */
+static void in_a_row(struct rank *r)
+{
+    enum { MESSAGES = 24 };
+    const size_t n = 70001;
+    struct work w;
+    int other = (r->rank + 2) % 4;
+    if (work_open(r, &w, MESSAGES * n) && RANK_CUDA(r, cuMemcpyHtoD(w.out, message(r->rank, other, 5), w.room))) {
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        for (int i = 0; i < 2 * MESSAGES; i++) {
+            size_t at = (size_t)(i / 2) * n;
+            if ((i + r->rank / 2) % 2)
+                RANK_OK(r, HOCCL_Send((void *)(w.out + at), n, HOCCL_BYTE, other, r->comm, w.stream));
+            else
+                RANK_OK(r, HOCCL_Recv((void *)(w.in + at), n, HOCCL_BYTE, other, r->comm, w.stream));
+        }
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
+        same(r, w.host, message(other, r->rank, 5), w.room, other);
+    }
+    work_close(r, &w);
+}
+
+static void test_early(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.on_gpu = true, .late = LATE, .jitter = 300});
+    far_run(4, "2+2", in_a_row, NULL, false);
+    assert_true(hoccl_wire_counts.early > 0);
+    assert_int_equal(hoccl_wire_counts.flushed, near_counts.unordered);
+    assert_true(near_counts.unordered > 0);
+}
+
 /* What one transport refuses goes another way. */
 static void test_refusals(void **state)
 {
@@ -291,7 +324,7 @@ static void test_flush_fails(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_gpu), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_flush),
+        cmocka_unit_test(test_by_gpu), cmocka_unit_test(test_early), cmocka_unit_test(test_refusals), cmocka_unit_test(test_no_flush),
         cmocka_unit_test(test_registered), cmocka_unit_test(test_registered_refused), cmocka_unit_test(test_leave), cmocka_unit_test(test_flush_fails),
     };
     const char *source = getenv("top_srcdir");

@@ -288,7 +288,7 @@ static void open_node(struct virtual_node *n, int rank, struct virtual_spans *en
     w->endpoint = &ends[rank];
     w->gpu = &n->gpu;
     w->open = 1;
-    for (struct hoccl_list **l = (struct hoccl_list *[]){&w->fars, &w->latent, &w->filling, &w->emptying, &w->sends, &w->receives, NULL}; *l; l++)
+    for (struct hoccl_list **l = (struct hoccl_list *[]){&w->fars, &w->latent, &w->filling, &w->emptying, &w->sends, &w->receives, &w->early, NULL}; *l; l++)
         hoccl_list_init(*l);
     hoccl_order_open(&w->order, &wire_table, w->endpoint);
     open_pool(&w->out);
