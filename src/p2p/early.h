@@ -16,6 +16,8 @@
  * one another through many other flows cannot take the pool from these (pool.h has the argument). Registered receives are
  * never granted early: their places are the user's memory, which is his until the stream is there.
  *
+ * Two ends that do not agree say so when both streams are there, as ever.
+ *
  * Owner: the progress thread. */
 #ifndef HOCCL_P2P_EARLY_H
 #define HOCCL_P2P_EARLY_H

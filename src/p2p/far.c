@@ -250,17 +250,18 @@ static void hear_hello(struct hoccl_far *far, const struct hoccl_word_hello *h)
     hoccl_publish(&far->state, HOCCL_FAR_OPEN);
 }
 
-/* One that has come early and does not agree is for the moment at which the receive's own stream is there. */
-static bool is_for_later(const struct hoccl_flow *f, const struct hoccl_flow_header *theirs)
+/* One that does not agree is for the moment at which both streams are there: the mismatch is an error of these two operations, and
+ * those before them may still go well. */
+static bool is_for_later(const struct hoccl_flow *f, const struct hoccl_flow_header *theirs, bool early)
 {
-    return f->wire.early && !hoccl_flow_agrees(f, theirs);
+    return (early || f->wire.early) && !hoccl_flow_agrees(f, theirs);
 }
 
 static void hear_claim(struct hoccl_far *far, const struct hoccl_word_claim *c)
 {
     struct hoccl_flow *f = hoccl_wired_find(far->receives, c->head.number);
     hoccl_fetch_add(&hoccl_wire_counts.claimed, 1);
-    if (f && !is_for_later(f, &c->header)) {
+    if (f && !is_for_later(f, &c->header, c->head.count)) {
         hoccl_wired_meet(f, &c->header, c->head.count);
         return;
     }
@@ -289,7 +290,7 @@ static struct waiting_claim *find_claim(struct hoccl_far *far, uint32_t number)
 bool hoccl_far_claimed(struct hoccl_far *far, const struct hoccl_flow *flow, struct hoccl_flow_header *header, bool *early)
 {
     struct waiting_claim *w = find_claim(far, flow->number);
-    if (!w || is_for_later(flow, &w->header))
+    if (!w || is_for_later(flow, &w->header, w->early))
         return false;
     *header = w->header;
     *early = w->early;
@@ -301,11 +302,15 @@ bool hoccl_far_claimed(struct hoccl_far *far, const struct hoccl_flow *flow, str
 /* The receive may have been given up, or have failed, meanwhile. */
 static void hear_reached(struct hoccl_far *far, uint32_t number)
 {
+    struct hoccl_flow *f = hoccl_wired_find(far->receives, number);
     struct waiting_claim *w = find_claim(far, number);
-    struct hoccl_flow *f = w ? NULL : hoccl_wired_find(far->receives, number);
+    struct hoccl_flow_header theirs;
+    bool early;
     if (w)
         w->early = false;
-    if (f && f->wire.chunks && !f->wire.met)
+    if (f && hoccl_far_claimed(far, f, &theirs, &early))
+        hoccl_wired_meet(f, &theirs, early);
+    else if (f && f->wire.chunks && !f->wire.met)
         hoccl_early_met(f);
 }
 

@@ -98,7 +98,7 @@ bool hoccl_far_flush(struct hoccl_far *far);
 void hoccl_far_hear(struct hoccl_far *far, const void *word, size_t bytes);
 
 /* Has the peer claimed this receive? Its header then, once, and whether its stream is not there yet. A claim that does not agree
- * waits until the receive's stream is. */
+ * waits until both streams are there. */
 bool hoccl_far_claimed(struct hoccl_far *far, const struct hoccl_flow *flow, struct hoccl_flow_header *header, bool *early);
 
 /* The transport is done with it (event), or something is wrong: the text says what. Everything that the network had of

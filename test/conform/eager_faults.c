@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes wrong while flows are ahead of their streams. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/atomic.h"
+#include "base/setting.h"
+#include "eager.h"
+#include "p2p/wire.h"
+
+/* Bytes that are held when their receiver aborts, and slots that are granted and never written, come back to the pool. */
+static void abort_held(struct rank *r)
+{
+    struct work w, good;
+    struct gate g;
+    HOCCL_Comm comm[4];
+    size_t n = 15 * MIB;
+    if (!work_open(r, &w, n + 64) || !work_open(r, &good, (size_t)r->size * (34 * MIB)) || !gate_open(r, &g))
+        return;
+    put(r, &w, 1 - r->rank, n, 6);
+    for (int i = 0; i < 4; i++)
+        RANK_OK(r, HOCCL_CommSplit(r->comm, 0, r->rank, &comm[i]));
+    for (int i = 0; i < 4; i++) {
+        uint64_t early = hoccl_peek(&hoccl_wire_counts.early), held = hoccl_peek(&hoccl_wire_counts.held);
+        bool sender_late = i % 2;
+        pthread_barrier_wait(&meeting);
+        hoccl_publish(g.word, 0);
+        if (r->rank == sender_late)
+            gate_shut(r, &g, w.stream);
+        if (r->rank)
+            RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, comm[i], w.stream));
+        else
+            RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, comm[i], w.stream));
+        RANK_TRUE(r, come_to(&hoccl_wire_counts.early, early + 1) && (sender_late || come_to(&hoccl_wire_counts.held, held + 1)));
+        pthread_barrier_wait(&meeting);
+        if (!r->rank)
+            RANK_OK(r, HOCCL_CommAbort(comm[i]));
+        hoccl_publish(g.word, 1);
+        RANK_CUDA(r, cuStreamSynchronize(w.stream));
+        pthread_barrier_wait(&meeting);
+        if (r->rank)
+            RANK_OK(r, HOCCL_CommAbort(comm[i]));
+        else
+            untouched(r, &w);
+    }
+    uint64_t lent = hoccl_exchange(&hoccl_wire_counts.lent, 0);
+    RANK_TRUE(r, lent <= HOCCL_POOL_EARLY);
+    pthread_barrier_wait(&meeting);
+    drain(r);
+    exchange(r, &good, 33 * MIB, 12);
+    gate_close(r, &g);
+    work_close(r, &good);
+    work_close(r, &w);
+}
+
+void test_abort_held(void **state)
+{
+    (void)state;
+    begin((struct near_weather){.jitter = 200});
+    far_run(2, "2", abort_held, NULL, false);
+    assert_int_equal(hoccl_wire_counts.lent, HOCCL_POOL_EARLY); /* by drain: none was lost */
+}
+
+/* What is held is delivered although its sender has left meanwhile. */
+static void leave(struct rank *r)
+{
+    struct work w;
+    struct gate g;
+    size_t n = MIB;
+    if (!work_open(r, &w, n + 64) || !gate_open(r, &g))
+        return;
+    put(r, &w, 1 - r->rank, n, 8);
+    if (r->rank) {
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        RANK_OK(r, stream_end(r, &w));
+        RANK_OK(r, HOCCL_CommDestroy(r->comm));
+        pthread_barrier_wait(&meeting);
+    } else {
+        gate_shut(r, &g, w.stream);
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+        pthread_barrier_wait(&meeting);
+        usleep(50000);
+        hoccl_publish(g.word, 1);
+        RANK_OK(r, stream_end(r, &w));
+        got(r, &w, 1, n, 8);
+        RANK_OK(r, HOCCL_CommDestroy(r->comm));
+    }
+    r->comm = HOCCL_COMM_NULL;
+    gate_close(r, &g);
+    work_close(r, &w);
+}
+
+void test_leave(void **state)
+{
+    (void)state;
+    begin((struct near_weather){0});
+    far_run(2, "2", leave, NULL, false);
+    begin((struct near_weather){.delay = 2000});
+    far_run(2, "2", leave, NULL, false);
+}
+
+/* The two ends do not agree: both say so, whoever's stream is late, and the operation before it is not harmed. */
+static void differ(struct rank *r)
+{
+    struct work w;
+    struct gate g;
+    int late = *(int *)r->arg, other = 1 - r->rank;
+    size_t n = 300000;
+    if (!work_open(r, &w, n + 64) || !gate_open(r, &g))
+        return;
+    put(r, &w, other, n, 9);
+    if (r->rank == late)
+        gate_shut(r, &g, w.stream);
+    RANK_OK(r, HOCCL_GroupStart());
+    RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, other, r->comm, w.stream));
+    RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, other, r->comm, w.stream));
+    RANK_OK(r, HOCCL_GroupEnd());
+    if (r->rank)
+        RANK_OK(r, HOCCL_Send((void *)w.out, 1000, HOCCL_BYTE, 0, r->comm, w.stream));
+    else
+        RANK_OK(r, HOCCL_Recv((void *)(w.in + n), 4, HOCCL_BYTE, 1, r->comm, w.stream));
+    usleep(50000);
+    hoccl_publish(g.word, 1);
+    RANK_TRUE(r, stream_end(r, &w) == HOCCL_ERR_MISMATCH);
+    RANK_TRUE(r, strstr(HOCCL_GetLastError(), "1000 bytes") && strstr(HOCCL_GetLastError(), " 4 bytes"));
+    got(r, &w, other, n, 9);
+    RANK_OK(r, HOCCL_CommAbort(r->comm));
+    r->comm = HOCCL_COMM_NULL;
+    gate_close(r, &g);
+    work_close(r, &w);
+}
+
+void test_mismatch(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        begin((struct near_weather){0});
+        far_run(2, "2", differ, &late, false);
+    }
+}
+
+void test_breaks(void **state)
+{
+    int most = getenv("LONG_TESTS") ? 400 : 120;
+    (void)state;
+    begin((struct near_weather){0});
+    for (int n = 6; n < most; n += 1 + n / 6) {
+        near_break((unsigned)n);
+        far_run(2, "2", in_a_row_or_failed, NULL, true);
+    }
+    near_break(0);
+}
