@@ -15,6 +15,7 @@ static const char usage[] =
     "  -f, --stepfactor N     from one size to the next: times N\n"
     "  -i, --stepbytes SIZE   from one size to the next: plus SIZE (1M)\n"
     "  -n, --iters N          timed operations of each size (20)\n"
+    "  -m, --agg_iters N      operations in one group (1); -n counts the groups\n"
     "  -w, --warmup_iters N   operations before the timed ones (1)\n"
     "  -c, --check N          checked operations of each size (1), 0 for none\n"
     "  -R, --register KIND    buffers: 0 plain (0), 1 registered, 2 of HOCCL_MemAlloc\n"
@@ -42,6 +43,9 @@ static bool option_take(struct options *options, int letter, const char *value)
         return true;
     case 'n':
         options->iterations = atoi(value);
+        return true;
+    case 'm':
+        options->group = atoi(value);
         return true;
     case 'w':
         options->warmup = atoi(value);
@@ -81,22 +85,22 @@ static struct options options_parse(const struct bench_program *program, int arg
     static const struct option common[] = {
         {"minbytes", 1, NULL, 'b'},  {"maxbytes", 1, NULL, 'e'}, {"stepfactor", 1, NULL, 'f'},
         {"stepbytes", 1, NULL, 'i'}, {"iters", 1, NULL, 'n'},    {"warmup_iters", 1, NULL, 'w'},
-        {"check", 1, NULL, 'c'},     {"ngpus", 1, NULL, 'g'},    {"json", 1, NULL, 'J'},
-        {"register", 1, NULL, 'R'},  {"raw", 0, NULL, 'r'},      {"launch", 0, NULL, 'l'},
-        {"help", 0, NULL, 'h'}};
+        {"agg_iters", 1, NULL, 'm'}, {"check", 1, NULL, 'c'},    {"ngpus", 1, NULL, 'g'},
+        {"json", 1, NULL, 'J'},      {"register", 1, NULL, 'R'}, {"raw", 0, NULL, 'r'},
+        {"launch", 0, NULL, 'l'},    {"help", 0, NULL, 'h'}};
     enum { COMMON = sizeof common / sizeof *common, MOST = COMMON + 8 };
-    struct options options = {32 << 20, 32 << 20, 1 << 20, 0, 20, 1, 1, 0, 0, NULL, false, false};
+    struct options options = {32 << 20, 32 << 20, 1 << 20, 0, 20, 1, 1, 0, 1, 0, NULL, false, false};
     struct option names[MOST + 1] = {{NULL, 0, NULL, 0}};
     int letter;
 
     memcpy(names, common, sizeof common);
     for (int i = 0; program->names && program->names[i].name && i < MOST - COMMON; i++)
         names[COMMON + i] = program->names[i];
-    while ((letter = getopt_long(argc, argv, "b:e:f:i:n:w:c:g:R:J:h", names, NULL)) != -1)
+    while ((letter = getopt_long(argc, argv, "b:e:f:i:n:m:w:c:g:R:J:h", names, NULL)) != -1)
         if (!option_take(&options, letter, optarg) && !(program->take && program->take(letter, optarg)))
             print_usage(program, letter == 'h');
     if (options.threads < 0 || options.registered < 0 || options.registered > 2 || options.iterations < 1 ||
-        options.warmup < 0 || options.checks < 0 || options.step_factor == 1 ||
+        options.group < 1 || options.warmup < 0 || options.checks < 0 || options.step_factor == 1 ||
         (!options.step_factor && !options.step_bytes) || optind < argc)
         print_usage(program, false);
     return options;
@@ -121,6 +125,21 @@ static void enqueue(const struct bench *bench, bool in_place)
     CUdeviceptr out = in_place ? bench->in + layout->receive_at[bench->job.rank] : bench->out;
 
     bench->program->enqueue(bench, layout, (const void *)out, (void *)bench->in);
+}
+
+/* Several at once: they overlap, and go into the same memory. */
+static void enqueue_group(const struct bench *bench, bool in_place)
+{
+    int operations = bench->options.group;
+
+    if (operations == 1) {
+        enqueue(bench, in_place);
+        return;
+    }
+    check_hoccl(HOCCL_GroupStart(), "HOCCL_GroupStart");
+    for (int i = 0; i < operations; i++)
+        enqueue(bench, in_place);
+    check_hoccl(HOCCL_GroupEnd(), "HOCCL_GroupEnd");
 }
 
 double bench_largest(const struct bench *bench, double value)
@@ -192,18 +211,18 @@ static double time_operations(struct bench *bench, bool in_place)
     double start, enqueued;
 
     for (int i = 0; i < bench->options.warmup; i++)
-        enqueue(bench, in_place);
+        enqueue_group(bench, in_place);
     finish(bench);
     bench_largest(bench, 0);
 
     start = enqueued = now();
     for (int i = 0; i < bench->options.iterations; i++) {
-        enqueue(bench, in_place);
+        enqueue_group(bench, in_place);
         bench->launches[i] = now() - enqueued;
         enqueued += bench->launches[i];
     }
     finish(bench);
-    return bench_largest(bench, (now() - start) / bench->options.iterations);
+    return bench_largest(bench, (now() - start) / bench->options.iterations / bench->options.group);
 }
 
 /* ---- Checking ---- */

@@ -2,9 +2,9 @@
 /* What the benchmarks of one operation share, after the model of nccl-tests: options, sizes, timing, checks, the table.
  *
  * A program says what its operation is (struct bench_program) and calls bench_main. For each size: warm-up operations,
- * then a barrier, then ITERS operations enqueued back to back and one wait for the stream. The time of an operation is
- * that of the slowest rank divided by ITERS. With -c N, N more operations run one at a time, each with data of its own,
- * and every byte of each is checked, and that none was written behind the end. */
+ * then a barrier, then ITERS operations (with -m N, groups of N) enqueued back to back and one wait for the stream. The
+ * time of an operation is that of the slowest rank divided by their number. With -c N, N more operations run one at a
+ * time, each with data of its own, and every byte of each is checked, and that none was written behind the end. */
 #ifndef EXAMPLES_BENCH_H
 #define EXAMPLES_BENCH_H
 
@@ -24,6 +24,7 @@ struct layout {
 struct options {
     size_t first, last, step_bytes, step_factor;
     int iterations, warmup, checks, threads;
+    int group;      /* timed operations in one group */
     int registered; /* 0: plain buffers; 1: registered with the communicator; 2: of HOCCL_MemAlloc */
     const char *json;
     bool raw, launch;

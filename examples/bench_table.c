@@ -28,6 +28,8 @@ struct table *table_open(const struct bench *bench)
     *table = (struct table){bench, json_array()};
     printf("# %s: %d ranks on %s (%s), %d timed operations, %d warm-up, %d checked\n", program->name, bench->job.size,
            bench->job.gpu, bench->job.driver, options->iterations, options->warmup, options->checks);
+    if (options->group > 1)
+        printf("# groups of %d operations: the time is one operation's, --launch that of a group\n", options->group);
     printf("# %s\n# time: the slowest rank's; %s\n", program->what, program->formula);
     if (options->raw)
         printf(
@@ -123,9 +125,9 @@ void table_close(struct table *table, bool wrong, long sm_work)
     const struct bench *bench = table->bench;
     const struct options *options = &bench->options;
     json_t *all =
-        json_pack("{s:s, s:i, s:s, s:s, s:i, s:o, s:o}", "program", bench->program->name, "ranks", bench->job.size,
-                  "gpu", bench->job.gpu, "driver", bench->job.driver, "iterations", options->iterations, "sm_work",
-                  sm_work < 0 ? json_null() : json_integer(sm_work), "rows", table->rows);
+        json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:o, s:o}", "program", bench->program->name, "ranks", bench->job.size,
+                  "gpu", bench->job.gpu, "driver", bench->job.driver, "iterations", options->iterations, "agg_iters",
+                  options->group, "sm_work", sm_work < 0 ? json_null() : json_integer(sm_work), "rows", table->rows);
 
     printf("# SM work of rank 0: %s\n", sm_work < 0 ? "not measured" : sm_work ? "NOT ZERO" : "0");
     printf("# %s\n", wrong ? "FAILED: wrong bytes" : options->checks ? "every checked byte was right" : "not checked");

@@ -6,6 +6,7 @@
 pass 60 3 "$examples/allgather_perf" -b 1 -e 1M -f 37 -n 5 -c 2 -J "$work/table.json"
 grep -q '"in_place"' "$work/table.json" || complain "the table in JSON has no in-place columns"
 pass 60 4 "$examples/alltoall_perf" -b 1 -e 1M -f 37 -n 5 -c 2
+pass 60 2 "$examples/sendrecv_perf" -b 64K -e 4M -f 8 -n 3 -m 4 -c 1
 pass 60 4 "$examples/alltoallv_perf" -b 1 -e 1M -f 37 -n 5 -c 2 --zipf 1.5 --zero 2
 pass 60 4 "$examples/alltoallv_perf" -b 1 -e 1M -f 37 -n 5 -c 2 --random 7
 pass 60 2 "$examples/allgather_perf" -b 70000001 -e 70000001 -n 2 -c 1 # chunks of several staging slots
