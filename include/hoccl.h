@@ -145,7 +145,8 @@ HOCCL_API HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm);
  * buf: memory of the communicator's GPU, at any offset, of any kind (cuMemAlloc, cuMemCreate, cuMemAllocAsync), or pinned
  * host memory. Fastest is what another process can open: cuMemAlloc, and cuMemCreate with a descriptor type.
  * count 0 is legal (buf may be NULL): it matches a receive of 0. Operations between a pair of ranks match in posting order; outside a group an operation is a group of
- * one, so two ranks that send to one another first wait for ever, as with ncclSend: put both in a group.
+ * one, so two ranks that send to one another first wait for ever, as with ncclSend: put both in a group. (Between nodes a send of up
+ * to a few MiB may complete before the receive's stream is there, if the receive is posted, so such a program may seem to work.)
  * Errors at the call (nothing is posted): ARGUMENT (NULL buf with count > 0, peer not in 0 … size − 1, unknown type,
  * bytes over SIZE_MAX, a range that is not all such memory); USAGE (two threads in one communicator, too many streams
  * that wait); UNSUPPORTED (stream is capturing). Later errors are sticky. Source: paper §3.3, ncclSend, MPI_Isend. */
