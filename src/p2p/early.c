@@ -73,6 +73,8 @@ bool hoccl_early_give(struct hoccl_wire *wire)
         unsigned n = room(wire, f);
         if (!n)
             break;
+        if (hoccl_wire_watch)
+            hoccl_wire_watch(f);
         hoccl_list_remove(&f->wire.turn);
         f->wire.lent = n;
         wire->lent += n;

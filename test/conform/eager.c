@@ -39,10 +39,13 @@ void gate_close(struct rank *r, struct gate *g)
     RANK_CUDA(r, cuMemFreeHost(g->word));
 }
 
+static struct hoccl_wire *wires[8]; /* of each rank, once it has granted anything */
+
 void begin(struct near_weather weather)
 {
     near = weather;
     memset(&hoccl_wire_counts, 0, sizeof hoccl_wire_counts);
+    memset(wires, 0, sizeof wires);
 }
 
 bool come_to(const uint64_t *count, uint64_t n)
@@ -50,6 +53,20 @@ bool come_to(const uint64_t *count, uint64_t n)
     for (int i = 0; i < 20000 && hoccl_peek(count) < n; i++)
         usleep(1000);
     return hoccl_peek(count) >= n;
+}
+
+static void watch(const struct hoccl_flow *f)
+{
+    hoccl_publish(&wires[f->peer->far->own_rank], f->peer->far->wire);
+}
+
+void all_back(struct rank *r)
+{
+    pthread_barrier_wait(&meeting);
+    const struct hoccl_wire *w = hoccl_observe(&wires[r->rank]);
+    RANK_TRUE(r, w && w->lent == 0 && w->sending == 0 && w->receiving == 0 && w->uneven == 0);
+    RANK_TRUE(r, w && w->in.idle == w->in.count);
+    pthread_barrier_wait(&meeting);
 }
 
 bool put(struct rank *r, struct work *w, int to, size_t n, unsigned key)
@@ -227,6 +244,7 @@ void drain(struct rank *r)
         RANK_OK(r, stream_end(r, &w[i]));
         got(r, &w[i], other, n, (unsigned)i);
     }
+    all_back(r);
     gate_close(r, &g);
     work_close(r, &busy);
     for (int i = 0; i < STREAMS; i++)
@@ -390,6 +408,7 @@ static void in_a_row(struct rank *r)
             RANK_OK(r, stream_end(r, &w[i]));
         look(r, w);
     }
+    all_back(r);
     for (int i = 0; i < LANES; i++)
         work_close(r, &w[i]);
 }
@@ -444,5 +463,6 @@ int main(int argc, char **argv)
     if (hoccl_settings_load_once())
         return 1;
     hoccl_wire_transport = &near_transport;
+    hoccl_wire_watch = watch;
     return cmocka_run_group_tests_name("flows ahead of their streams", tests, NULL, NULL);
 }

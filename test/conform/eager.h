@@ -29,6 +29,9 @@ bool put(struct rank *r, struct work *w, int to, size_t n, unsigned key);
 void got(struct rank *r, struct work *w, int from, size_t n, unsigned key);
 void untouched(struct rank *r, struct work *w);
 
+/* Nothing is under way: all in slots are free, and nothing is counted that is over. */
+void all_back(struct rank *r);
+
 /* Bodies: all early slots are taken for long, and all the rest goes on; many operations one behind the other. */
 void drain(struct rank *r);
 void in_a_row_or_failed(struct rank *r);

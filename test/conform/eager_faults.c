@@ -57,6 +57,7 @@ static void abort_held(struct rank *r)
     pthread_barrier_wait(&meeting);
     drain(r);
     exchange(r, &good, 33 * MIB, 12);
+    all_back(r);
     gate_close(r, &g);
     work_close(r, &good);
     work_close(r, &w);
