@@ -65,22 +65,31 @@ static unsigned room(const struct hoccl_wire *w, const struct hoccl_flow *f)
     return n < idle ? n : idle;
 }
 
+static void lend(struct hoccl_wire *w, struct hoccl_flow *f, unsigned n)
+{
+    if (hoccl_wire_watch)
+        hoccl_wire_watch(f);
+    hoccl_list_remove(&f->wire.turn);
+    f->wire.lent = n;
+    w->lent += n;
+    hoccl_fetch_add(&hoccl_wire_counts.early, n);
+    hoccl_at_least(&hoccl_wire_counts.lent, w->lent);
+    hoccl_wire_grant_slots(w, f, n);
+}
+
 bool hoccl_early_give(struct hoccl_wire *wire)
 {
+    struct hoccl_list *l, *next;
     bool moved = false;
-    while (!hoccl_list_empty(&wire->early)) {
-        struct hoccl_flow *f = hoccl_entry(wire->early.next, struct hoccl_flow, wire.turn);
+    for (l = wire->early.next; l != &wire->early; l = next) {
+        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, wire.turn);
         unsigned n = room(wire, f);
+        next = l->next;
         if (!n)
             break;
-        if (hoccl_wire_watch)
-            hoccl_wire_watch(f);
-        hoccl_list_remove(&f->wire.turn);
-        f->wire.lent = n;
-        wire->lent += n;
-        hoccl_fetch_add(&hoccl_wire_counts.early, n);
-        hoccl_at_least(&hoccl_wire_counts.lent, wire->lent);
-        hoccl_wire_grant_slots(wire, f, n);
+        if (!hoccl_far_is_open(f->peer->far))
+            continue;
+        lend(wire, f, n);
         moved = true;
     }
     return moved;

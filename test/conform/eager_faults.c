@@ -71,6 +71,72 @@ void test_abort_held(void **state)
     assert_int_equal(hoccl_wire_counts.lent, HOCCL_POOL_EARLY); /* by drain: none was lost */
 }
 
+#define DEAD 7 /* communicators: what they could be given would leave no slot for a flow of one chunk */
+
+/* Receives that wait for early slots are given none once their sender has left: nobody would write them, and nothing would bring
+ * them back while the communicators, which have failed, are not ended. */
+static void dead(struct rank *r)
+{
+    struct work w[DEAD], good;
+    struct gate g[DEAD], first;
+    HOCCL_Comm comm[DEAD];
+    size_t n = 20 * MIB;
+    if (!work_open(r, &good, n + 64) || !gate_open(r, &first))
+        return;
+    for (int i = 0; i < DEAD; i++)
+        if (!work_open(r, &w[i], n / 2) || !gate_open(r, &g[i]) || !RANK_OK(r, HOCCL_CommSplit(r->comm, 0, r->rank, &comm[i])))
+            return;
+    put(r, &good, 1 - r->rank, n, 3);
+    pthread_barrier_wait(&meeting);
+    if (!r->rank)
+        gate_shut(r, &first, good.stream);
+    RANK_OK(r, HOCCL_GroupStart());
+    for (size_t i = 0; i < n; i += n / 4) /* they take all that may be had early */
+        RANK_OK(r, r->rank ? HOCCL_Send((void *)(good.out + i), n / 4, HOCCL_BYTE, 0, r->comm, good.stream)
+                           : HOCCL_Recv((void *)(good.in + i), n / 4, HOCCL_BYTE, 1, r->comm, good.stream));
+    RANK_OK(r, HOCCL_GroupEnd());
+    RANK_TRUE(r, come_to(&hoccl_wire_counts.held, HOCCL_POOL_EARLY));
+    for (int i = 0; i < DEAD; i++) {
+        gate_shut(r, &g[i], w[i].stream);
+        if (r->rank)
+            RANK_OK(r, HOCCL_Send((void *)w[i].out, n / 2, HOCCL_BYTE, 0, comm[i], w[i].stream));
+        else
+            RANK_OK(r, HOCCL_Recv((void *)w[i].in, n / 2, HOCCL_BYTE, 1, comm[i], w[i].stream));
+    }
+    RANK_TRUE(r, come_to(&hoccl_wire_counts.claimed, 4 + DEAD));
+    usleep(20000);
+    pthread_barrier_wait(&meeting);
+    for (int i = 0; i < DEAD && r->rank; i++)
+        RANK_OK(r, HOCCL_CommAbort(comm[i]));
+    usleep(20000);
+    pthread_barrier_wait(&meeting);
+    hoccl_publish(first.word, 1);
+    RANK_OK(r, stream_end(r, &good));
+    for (int i = 0; i < DEAD; i++) {
+        HOCCL_Result error;
+        hoccl_publish(g[i].word, 1);
+        RANK_CUDA(r, cuStreamSynchronize(w[i].stream));
+        RANK_TRUE(r, r->rank || (!HOCCL_CommGetAsyncError(comm[i], &error) && error == HOCCL_ERR_PEER));
+    }
+    RANK_TRUE(r, hoccl_peek(&hoccl_wire_counts.early) == HOCCL_POOL_EARLY);
+    exchange(r, &good, 1000, 4);
+    for (int i = 0; i < DEAD && !r->rank; i++)
+        RANK_OK(r, HOCCL_CommAbort(comm[i]));
+    gate_close(r, &first);
+    for (int i = 0; i < DEAD; i++) {
+        gate_close(r, &g[i]);
+        work_close(r, &w[i]);
+    }
+    work_close(r, &good);
+}
+
+void test_dead(void **state)
+{
+    (void)state;
+    begin((struct near_weather){0});
+    far_run(2, "2", dead, NULL, false);
+}
+
 /* What is held is delivered although its sender has left meanwhile. */
 static void leave(struct rank *r)
 {
