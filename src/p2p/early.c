@@ -87,9 +87,10 @@ bool hoccl_early_give(struct hoccl_wire *wire)
         next = l->next;
         if (!n)
             break;
-        if (!hoccl_far_is_open(f->peer->far))
+        if (!hoccl_far_is_open(f->peer->far) || hoccl_hold_keeps(f->hold))
             continue;
         lend(wire, f, n);
+        hoccl_hold_passed(f->hold);
         moved = true;
     }
     return moved;

@@ -16,7 +16,8 @@
  * one another through many other flows cannot take the pool from these (pool.h has the argument). Registered receives are
  * never granted early: their places are the user's memory, which is his until the stream is there.
  *
- * None is lent over a connection that has ended: its slots have come back, and those lent later would not.
+ * None is lent to a flow that a foreground phase holds up, as no other place is, nor over a connection that has ended: its
+ * slots have come back, and those lent later would not.
  *
  * Two ends that do not agree say so when both streams are there, as ever.
  *

@@ -39,6 +39,7 @@ void in_a_row_or_failed(struct rank *r);
 /* eager_faults.c */
 void test_abort_held(void **state);
 void test_dead(void **state);
+void test_foreground(void **state);
 void test_leave(void **state);
 void test_mismatch(void **state);
 void test_breaks(void **state);

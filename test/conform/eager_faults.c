@@ -137,6 +137,47 @@ void test_dead(void **state)
     far_run(2, "2", dead, NULL, false);
 }
 
+/* In a foreground phase of the receiver nothing is asked for ahead of its stream either. */
+static void foreground(struct rank *r)
+{
+    struct work w, front;
+    struct gate g;
+    size_t n = 300000;
+    if (!work_open(r, &w, n + 64) || !work_open(r, &front, 1) || !gate_open(r, &g))
+        return;
+    put(r, &w, 1 - r->rank, n, 5);
+    if (!r->rank) {
+        RANK_OK(r, HOCCL_ForegroundBegin(r->comm, front.stream));
+        RANK_CUDA(r, cuStreamSynchronize(front.stream));
+        gate_shut(r, &g, w.stream);
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+        RANK_TRUE(r, come_to(&hoccl_wire_counts.claimed, 1));
+        usleep(50000);
+        RANK_TRUE(r, hoccl_peek(&hoccl_wire_counts.early) == 0);
+        RANK_OK(r, HOCCL_ForegroundEnd(r->comm, front.stream));
+        RANK_TRUE(r, come_to(&hoccl_wire_counts.held, 1));
+        hoccl_publish(g.word, 1);
+    } else {
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+    }
+    RANK_OK(r, stream_end(r, &w));
+    if (!r->rank)
+        got(r, &w, 1, n, 5);
+    gate_close(r, &g);
+    work_close(r, &front);
+    work_close(r, &w);
+}
+
+void test_foreground(void **state)
+{
+    uint64_t pause = hoccl_settings.pause;
+    (void)state;
+    begin((struct near_weather){0});
+    hoccl_settings.pause = hoccl_settings.timeout;
+    far_run(2, "2", foreground, NULL, false);
+    hoccl_settings.pause = pause;
+}
+
 /* What is held is delivered although its sender has left meanwhile. */
 static void leave(struct rank *r)
 {
