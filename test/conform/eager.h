@@ -44,4 +44,7 @@ void test_leave(void **state);
 void test_mismatch(void **state);
 void test_breaks(void **state);
 
+/* eager_storm.c */
+void test_storm(void **state);
+
 #endif
