@@ -101,8 +101,9 @@ static inline bool hoccl_pool_is_open(const struct hoccl_pool *pool)
 /* What a transport registers. */
 struct hoccl_region_source hoccl_pool_source(const struct hoccl_pool *pool);
 
-/* NULL: none is free. */
+/* The one used last, or the one used longest ago; NULL: none is free. */
 struct hoccl_pool_slot *hoccl_pool_take(struct hoccl_pool *pool);
+struct hoccl_pool_slot *hoccl_pool_take_cold(struct hoccl_pool *pool);
 void hoccl_pool_give(struct hoccl_pool *pool, struct hoccl_pool_slot *slot);
 
 /* Where a slot is, as a copy needs it, and which engine moves between it and a buffer (in host memory or not). */

@@ -346,12 +346,20 @@ static bool may_start(const struct hoccl_wire *w, const struct hoccl_flow *f)
            (p->chunks == 1 || p->turned || w->sending < HOCCL_WIRE_LARGE);
 }
 
+/* A message of up to a chunk a lane, and of chunks smaller than a slot, waits for the engine more than for sockets (2 MiB over TCP: 283 µs
+ * so, 348 with the slot used last; from 8 MiB on no difference, then a loss). */
+static struct hoccl_pool_slot *take_out_slot(struct hoccl_wire *w, const struct hoccl_flow *f)
+{
+    bool few = f->wire.chunks <= (uint32_t)f->peer->far->lanes && f->wire.chunk < HOCCL_POOL_SLOT;
+    return few ? hoccl_pool_take_cold(&w->out) : hoccl_pool_take(&w->out);
+}
+
 /* The next granted chunk, into an out slot or, of a registered buffer, to the network as it is; false: no room now. */
 static bool start_chunk(struct hoccl_wire *w, struct hoccl_flow *f)
 {
     struct hoccl_flow_wire *p = &f->wire;
     bool user = hoccl_registered_run(f, p->started, 1), room = user ? p->network < f->peer->far->ahead : w->fillings < FILLINGS;
-    struct hoccl_pool_slot *s = room ? hoccl_pool_take(user ? &w->user_out : &w->out) : NULL;
+    struct hoccl_pool_slot *s = !room ? NULL : user ? hoccl_pool_take(&w->user_out) : take_out_slot(w, f);
     if (!s)
         return false;
     if (p->chunks > 1 && !p->turned) {

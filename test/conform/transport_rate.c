@@ -49,9 +49,9 @@ static void get(int fd, void *bytes, size_t n)
 
 static void *memory(void)
 {
-    char *m = aligned_alloc(4096, WINDOW * chunk);
+    char *m = aligned_alloc(4096, 2 * WINDOW * chunk); /* bare sockets: a window for each way */
     CHECK(m, "no memory");
-    memset(m, 1, WINDOW * chunk);
+    memset(m, 1, 2 * WINDOW * chunk);
     return m;
 }
 
@@ -83,15 +83,24 @@ static void wait_for_all(void)
     }
 }
 
+/* A socket's part of the window, in whole chunks: what it sends and receives goes through all of it in turn, as through slots. */
+static size_t window_part(void)
+{
+    size_t bytes = WINDOW / (size_t)lanes * chunk;
+    return bytes ? bytes : chunk;
+}
+
 static void *run_bare_messages(void *arg)
 {
     struct bare *b = arg;
+    size_t at = 0;
     for (unsigned i = 0; i < messages; i++) {
         for (size_t left = b->share; left;) {
             size_t n = left < chunk ? left : chunk;
-            ssize_t k = b->sends ? send(b->fd, b->memory, n, MSG_NOSIGNAL) : recv(b->fd, b->memory, n, MSG_WAITALL);
+            ssize_t k = b->sends ? send(b->fd, b->memory + at, n, MSG_NOSIGNAL) : recv(b->fd, b->memory + at, n, MSG_WAITALL);
             CHECK(k > 0, "a bare socket: %m");
             left -= (size_t)k;
+            at = (at + chunk) % window_part();
         }
         b->bytes += b->share;
         wait_for_all();
@@ -102,8 +111,7 @@ static void *run_bare_messages(void *arg)
 static void *run_bare(void *arg)
 {
     struct bare *b = arg;
-    size_t share = WINDOW * chunk / (size_t)lanes / chunk * chunk;
-    for (size_t at = 0; !b->sends || hoccl_now() < b->until; at = (at + chunk) % (share ? share : chunk)) {
+    for (size_t at = 0; !b->sends || hoccl_now() < b->until; at = (at + chunk) % window_part()) {
         ssize_t n = b->sends ? send(b->fd, b->memory + at, chunk, MSG_NOSIGNAL) : recv(b->fd, b->memory + at, chunk, MSG_WAITALL);
         if (n <= 0)
             break;
@@ -126,7 +134,7 @@ static uint64_t all_bare(struct bare *b, bool sends, bool receives, char *m)
             if (!(way ? sends : receives))
                 continue;
             *t = (struct bare){.fd = b[2 * lanes + i].fd, .sends = way == 1, .until = until};
-            t->memory = m + (size_t)i * (WINDOW / (size_t)lanes) * chunk;
+            t->memory = m + (size_t)(way * lanes + i) * window_part();
             t->share = message * (size_t)(i + 1) / (size_t)lanes - message * (size_t)i / (size_t)lanes;
             CHECK(!pthread_create(&thread[n++], NULL, message ? run_bare_messages : run_bare, t), "thread");
         }
