@@ -29,8 +29,10 @@ struct piece {
     size_t n, at; /* at: in the buffers of both */
 };
 
+/* Messages between two ranks each, or (none) an AllGather. */
 struct step {
     int comm, pieces;
+    size_t n, at; /* of each rank; of all rows */
     struct piece piece[MOST];
 };
 
@@ -83,7 +85,10 @@ static void draw_plan(struct plan *p, uint64_t seed, int size)
     for (int i = 0; i < ROUND; i++) {
         struct step *s = &p->step[i];
         s->comm = (int)draw(&x, (uint64_t)p->comms);
-        s->pieces = 1 + (int)draw(&x, MOST);
+        s->pieces = draw(&x, 5) ? 1 + (int)draw(&x, MOST) : 0;
+        s->n = s->pieces ? 0 : draw_size(&x) / 2;
+        s->at = p->room;
+        p->room += s->pieces ? 0 : s->n * (size_t)size + 16;
         for (int k = 0; k < s->pieces; k++) {
             struct piece *m = &s->piece[k];
             m->from = (int)draw(&x, (uint64_t)size);
@@ -120,11 +125,13 @@ static bool lay_out(struct rank *r, struct storm *s)
     if (!good)
         return false;
     memset(s->gate, 0, ROUND * sizeof *s->gate);
-    for (int i = 0; i < ROUND; i++)
+    for (int i = 0; i < ROUND; i++) {
+        memcpy(s->w.host + p->step[i].at, message(r->rank, 0, key(i, 0)), p->step[i].n);
         for (int k = 0; k < p->step[i].pieces; k++) {
             struct piece *m = &p->step[i].piece[k];
             memcpy(s->w.host + m->at, message(m->from, m->to, key(i, k)), m->n);
         }
+    }
     s->stream[0] = s->w.stream;
     for (int i = 1; i < MOST; i++)
         RANK_CUDA(r, cuStreamCreate(&s->stream[i], CU_STREAM_NON_BLOCKING));
@@ -143,7 +150,27 @@ static void open_comms(struct rank *r, struct storm *s)
         RANK_OK(r, HOCCL_CommRegister(r->comm, (void *)s->w.out, s->w.room, &handle));
 }
 
-/* The messages of a step that concern this rank, on one or two streams. */
+/* One end of a message, by a request or without. */
+static HOCCL_Result post_end(struct rank *r, struct storm *s, int i, int k, CUstream stream)
+{
+    const struct piece *m = &s->plan.step[i].piece[k];
+    HOCCL_Comm comm = s->comm[s->plan.step[i].comm];
+    void *out = (void *)(s->w.out + m->at), *in = (void *)(s->w.in + m->at);
+    bool sends = m->from == r->rank;
+    HOCCL_Request request;
+    HOCCL_Result e;
+    if (draw(&s->x, 4))
+        return sends ? HOCCL_Send(out, m->n, HOCCL_BYTE, m->to, comm, stream) : HOCCL_Recv(in, m->n, HOCCL_BYTE, m->from, comm, stream);
+    e = sends ? HOCCL_Send_init(out, m->n, HOCCL_BYTE, m->to, comm, &request)
+              : HOCCL_Recv_init(in, m->n, HOCCL_BYTE, m->from, comm, &request);
+    if (e)
+        return e;
+    e = HOCCL_Start(request, stream);
+    RANK_OK(r, HOCCL_RequestFree(request));
+    return e;
+}
+
+/* What of a step concerns this rank, on one or two streams. */
 static HOCCL_Result post(struct rank *r, struct storm *s, int i)
 {
     const struct step *t = &s->plan.step[i];
@@ -159,11 +186,11 @@ static HOCCL_Result post(struct rank *r, struct storm *s, int i)
     RANK_OK(r, HOCCL_GroupStart());
     for (int k = 0; k < t->pieces && !e; k++) {
         const struct piece *m = &t->piece[k];
-        if (m->from == r->rank)
-            e = HOCCL_Send((void *)(s->w.out + m->at), m->n, HOCCL_BYTE, m->to, comm, k % 2 ? one : two);
-        if (m->to == r->rank)
-            e = HOCCL_Recv((void *)(s->w.in + m->at), m->n, HOCCL_BYTE, m->from, comm, k % 2 ? one : two);
+        if (m->from == r->rank || m->to == r->rank)
+            e = post_end(r, s, i, k, k % 2 ? one : two);
     }
+    if (!t->pieces && !e)
+        e = HOCCL_AllGather((void *)(s->w.out + t->at), (void *)(s->w.in + t->at), t->n, HOCCL_BYTE, comm, one);
     HOCCL_Result end = HOCCL_GroupEnd();
     if (phase)
         RANK_OK(r, HOCCL_ForegroundEnd(s->comm[0], one));
@@ -214,14 +241,19 @@ static void look(struct rank *r, struct storm *s)
 {
     const struct plan *p = &s->plan;
     RANK_CUDA(r, cuMemcpyDtoH(s->w.host, s->w.in, p->room));
-    for (int i = 0; i < ROUND; i++)
-        for (int k = 0; k < p->step[i].pieces; k++) {
-            const struct piece *m = &p->step[i].piece[k];
+    for (int i = 0; i < ROUND; i++) {
+        const struct step *t = &p->step[i];
+        for (int from = 0; from < r->size && t->comm != p->risky; from++)
+            same(r, s->w.host + t->at + (size_t)from * t->n, message(from, 0, key(i, 0)), t->n, from);
+        filled_with(r, s->w.host + t->at + (size_t)r->size * t->n, GUARD, t->pieces ? 0 : 16);
+        for (int k = 0; k < t->pieces; k++) {
+            const struct piece *m = &t->piece[k];
             bool mine = m->to == r->rank;
-            if (mine && p->step[i].comm != p->risky)
+            if (mine && t->comm != p->risky)
                 same(r, s->w.host + m->at, message(m->from, m->to, key(i, k)), m->n, m->from);
             filled_with(r, s->w.host + m->at + (mine ? m->n : 0), GUARD, mine ? 16 : m->n + 16);
         }
+    }
 }
 
 static void storm(struct rank *r)
@@ -233,6 +265,8 @@ static void storm(struct rank *r)
         return;
     draw_plan(&s->plan, seed, r->size);
     s->x = seed * 1099511628211u + (uint64_t)r->rank * 7919 + 1;
+    for (int i = 0; i < 9; i++)
+        draw(&s->x, 2);
     if (lay_out(r, s)) {
         open_comms(r, s);
         pthread_barrier_wait(&meeting);
@@ -264,7 +298,7 @@ void test_storm(void **state)
         const char *nodes;
     } of[] = {{2, "2"}, {3, "3"}, {4, "4"}, {4, "2"}};
     const char *at = getenv("STORM"), *rounds = getenv("STORMS");
-    uint64_t first = at ? strtoull(at, NULL, 0) : 1, n = rounds ? strtoull(rounds, NULL, 0) : getenv("LONG_TESTS") ? 400 : 3;
+    uint64_t first = at ? strtoull(at, NULL, 0) : 1, n = rounds ? strtoull(rounds, NULL, 0) : getenv("LONG_TESTS") ? 400 : 3, early = 0;
     (void)state;
     hoccl_settings.pause = 20000000;
     for (uint64_t seed = first; seed < first + n; seed++) {
@@ -276,5 +310,8 @@ void test_storm(void **state)
             fprintf(stderr, "storm %llu: %d ranks on %s nodes\n", (unsigned long long)seed, of[k].size, of[k].nodes);
         far_run(of[k].size, of[k].nodes, storm, &seed, false);
         assert_true(hoccl_wire_counts.lent <= HOCCL_POOL_EARLY);
+        assert_true(hoccl_wire_counts.early <= hoccl_wire_counts.granted);
+        early += hoccl_wire_counts.early;
     }
+    assert_true(early > 0);
 }
