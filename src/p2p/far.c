@@ -257,10 +257,25 @@ static bool is_for_later(const struct hoccl_flow *f, const struct hoccl_flow_hea
     return (early || f->wire.early) && !hoccl_flow_agrees(f, theirs);
 }
 
+static struct waiting_claim *find_claim(struct hoccl_far *far, uint32_t number)
+{
+    struct hoccl_list *head = &far->claims[number % HOCCL_FAR_TABLE];
+    for (struct hoccl_list *l = head->next; l != head; l = l->next) {
+        struct waiting_claim *w = hoccl_entry(l, struct waiting_claim, link);
+        if (w->number == number)
+            return w;
+    }
+    return NULL;
+}
+
 static void hear_claim(struct hoccl_far *far, const struct hoccl_word_claim *c)
 {
     struct hoccl_flow *f = hoccl_wired_find(far->receives, c->head.number);
     hoccl_fetch_add(&hoccl_wire_counts.claimed, 1);
+    if ((f && (f->wire.chunks || f->wire.answer)) || find_claim(far, c->head.number)) {
+        hoccl_far_broken(far, "%s claims send %u twice, which makes no sense", far->name, c->head.number);
+        return;
+    }
     if (f && !is_for_later(f, &c->header, c->head.count)) {
         hoccl_wired_meet(f, &c->header, c->head.count);
         return;
@@ -274,17 +289,6 @@ static void hear_claim(struct hoccl_far *far, const struct hoccl_word_claim *c)
     w->early = c->head.count;
     w->header = c->header;
     hoccl_list_append(&far->claims[w->number % HOCCL_FAR_TABLE], &w->link);
-}
-
-static struct waiting_claim *find_claim(struct hoccl_far *far, uint32_t number)
-{
-    struct hoccl_list *head = &far->claims[number % HOCCL_FAR_TABLE];
-    for (struct hoccl_list *l = head->next; l != head; l = l->next) {
-        struct waiting_claim *w = hoccl_entry(l, struct waiting_claim, link);
-        if (w->number == number)
-            return w;
-    }
-    return NULL;
 }
 
 bool hoccl_far_claimed(struct hoccl_far *far, const struct hoccl_flow *flow, struct hoccl_flow_header *header, bool *early)
@@ -368,6 +372,11 @@ static void hear_answer(struct hoccl_far *far, const struct hoccl_word_answer *a
     struct hoccl_flow *f = hoccl_wired_find(far->sends, a->head.number);
     if (!f)
         return;
+    if (a->head.count != HOCCL_ANSWER_MISMATCH && (a->head.count != HOCCL_ANSWER_DONE || f->header.bytes)) {
+        hoccl_far_broken(far, "%s answers %u to send %u of %llu bytes, which makes no sense", far->name, a->head.count, a->head.number,
+                         (unsigned long long)f->header.bytes);
+        return;
+    }
     f->wire.theirs = a->header;
     f->wire.answer = a->head.count;
 }

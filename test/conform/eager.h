@@ -42,6 +42,7 @@ void test_dead(void **state);
 void test_foreground(void **state);
 void test_leave(void **state);
 void test_mismatch(void **state);
+void test_forged(void **state);
 void test_breaks(void **state);
 
 /* eager_storm.c */

@@ -256,6 +256,80 @@ void test_mismatch(void **state)
     }
 }
 
+/* ---- words of a peer that is out of its mind ------------------------------------------------------------------------ */
+
+static uint16_t twice; /* enum hoccl_word_kind */
+
+static bool repeat(void *word, size_t *count)
+{
+    struct hoccl_word_head head;
+    (void)count;
+    memcpy(&head, word, sizeof head);
+    return head.kind == twice;
+}
+
+/* Instead of places: that all has been received, or nothing that there is. */
+static uint16_t status; /* enum hoccl_answer_status */
+
+static bool answer(void *word, size_t *count)
+{
+    struct hoccl_word_answer a = {.head = {.kind = HOCCL_WORD_ANSWER, .count = status}};
+    struct hoccl_word_head head;
+    memcpy(&head, word, sizeof head);
+    if (head.kind != HOCCL_WORD_GRANT || !head.count)
+        return false;
+    a.head.number = head.number;
+    memcpy(word, &a, *count = sizeof a);
+    return false;
+}
+
+/* Both ends end with an error, or well. */
+static void bear(struct rank *r)
+{
+    const char *words = r->arg;
+    struct work w;
+    struct gate g;
+    size_t n = 300000;
+    HOCCL_Result e;
+    if (!work_open(r, &w, n + 64) || !gate_open(r, &g))
+        return;
+    put(r, &w, 1 - r->rank, n, 3);
+    gate_shut(r, &g, w.stream);
+    if (r->rank)
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+    else
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+    RANK_TRUE(r, come_to(&hoccl_wire_counts.claimed, 1));
+    usleep(20000);
+    hoccl_publish(g.word, 1);
+    e = stream_end(r, &w);
+    RANK_TRUE(r, words ? e == HOCCL_ERR_PEER : !e);
+    RANK_TRUE(r, !words || r->rank == (status == 0) || strstr(HOCCL_GetLastError(), words));
+    if (!e && !r->rank)
+        got(r, &w, 1, n, 3);
+    if (e)
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+    r->comm = e ? HOCCL_COMM_NULL : r->comm;
+    gate_close(r, &g);
+    work_close(r, &w);
+}
+
+void test_forged(void **state)
+{
+    static char claims[] = "claims send 0 twice", answers[] = "to send 0 of 300000 bytes";
+    (void)state;
+    status = 0;
+    begin((struct near_weather){.forge = repeat});
+    twice = HOCCL_WORD_CLAIM;
+    far_run(2, "2", bear, claims, false);
+    twice = HOCCL_WORD_REACHED;
+    far_run(2, "2", bear, NULL, false);
+    begin((struct near_weather){.forge = answer});
+    for (status = HOCCL_ANSWER_DONE; status <= HOCCL_ANSWER_FAILED + 1; status += 2)
+        far_run(2, "2", bear, answers, false);
+    begin((struct near_weather){0});
+}
+
 void test_breaks(void **state)
 {
     int most = getenv("LONG_TESTS") ? 400 : 120;

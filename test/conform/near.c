@@ -411,10 +411,11 @@ static bool near_message(struct hoccl_connection *c, const void *bytes, size_t c
 {
     pthread_mutex_lock(&lock);
     bool good = !refused(c) && count <= HOCCL_MESSAGE_BYTES;
-    if (good && comes(bytes)) {
+    for (bool more = good && comes(bytes), first = true; more; first = false) {
         struct parcel *p = new_parcel(c, false);
         p->count = count;
         memcpy(p->bytes, bytes, count);
+        more = first && near.forge && near.forge(p->bytes, &p->count);
     }
     pthread_mutex_unlock(&lock);
     return good;

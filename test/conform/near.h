@@ -27,6 +27,7 @@ struct near_weather {
     unsigned fail_region; /* the n-th region from now cannot be registered; 0: all can */
     bool mute;            /* every ALIVE is lost (p2p/words.h) */
     bool fail_open;       /* no endpoint can be opened */
+    bool (*forge)(void *word, size_t *count); /* may make another of each message; true: it comes twice */
 };
 
 /* Regions registered so far, by what they were; writes reported that went into GPUs which do not order them for who reads;
