@@ -141,7 +141,7 @@ HOCCL_Result hoccl_listener_open(struct hoccl_listener *listener)
     snprintf(l.card.socket, sizeof l.card.socket, "hoccl-%d-%016llx", l.card.pid, (unsigned long long)id);
     l.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (l.fd < 0)
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "socket: %m");
+        return hoccl_fail(HOCCL_ERR_SYSTEM, "start-up: a socket to another rank: %m (see ulimit -n)");
     socklen_t n = address_of(l.card.socket, &a);
     if (bind(l.fd, (struct sockaddr *)&a, n) || listen(l.fd, 4096)) {
         hoccl_fail(HOCCL_ERR_SYSTEM, "listening on the abstract Unix socket %s: %m", l.card.socket);
@@ -253,7 +253,7 @@ static HOCCL_Result reach(const struct meeting *m, int peer, int *fd)
     socklen_t n = address_of(m->cards[peer].socket, &a);
     *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (*fd < 0)
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "socket: %m");
+        return hoccl_fail(HOCCL_ERR_SYSTEM, "start-up: a socket to another rank: %m (see ulimit -n)");
     if (!connect(*fd, (struct sockaddr *)&a, n))
         return HOCCL_SUCCESS;
     int error = errno;
@@ -285,7 +285,8 @@ static HOCCL_Result call_peer(struct meeting *m, int peer)
     } else if (greet_with_parcels(m, fd, peer)) {
         m->links[peer].fd = fd;
     } else {
-        hoccl_fail(HOCCL_ERR_BOOTSTRAP, "start-up: greeting rank %d: %m", peer);
+        hoccl_fail(HOCCL_ERR_BOOTSTRAP, "start-up: greeting rank %d: %m%s", peer,
+                   errno == EMFILE || errno == ENFILE ? " (see ulimit -n: each rank needs a descriptor for each other one)" : "");
         close(fd);
         return HOCCL_ERR_BOOTSTRAP;
     }

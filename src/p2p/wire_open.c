@@ -4,7 +4,9 @@
 #include "p2p/wire.h"
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "p2p/gpu.h"
+#include "transport/verbs_setting.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,10 +52,14 @@ static void describe(struct hoccl_wire *w)
 static HOCCL_Result open_endpoint(struct hoccl_wire *w)
 {
     struct hoccl_endpoint_wish wish;
+    struct hoccl_verbs_setting unused; /* a value that cannot be read is as wrong where TCP is taken */
     if (!w->transport)
         return HOCCL_ERR_UNSUPPORTED;
+    HOCCL_Result r = hoccl_verbs_setting_read(hoccl_settings.verbs, hoccl_settings.timeout, &unused);
+    if (r)
+        return r;
     find_place(w);
-    HOCCL_Result r = w->transport->open(wish_of(w, &wish), &w->endpoint, &w->card);
+    r = w->transport->open(wish_of(w, &wish), &w->endpoint, &w->card);
     if (r)
         return r;
     hoccl_order_open(&w->order, w->transport, w->endpoint);

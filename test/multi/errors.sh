@@ -9,4 +9,13 @@ pass 200 1 "$errors"
 for ranks in 1 2 3; do
     pass 60 $ranks "$top_builddir/test/multi/unmatched"
 done
+
+# Where descriptors end at start-up (with how many is the launcher's affair), each rank that says so says what to do.
+said=
+for most in 14 15 16 17; do
+    job 60 2 bash -c "ulimit -n $most; exec '$top_builddir/examples/hello'"
+    said+=$(grep 'HOCCL.*Too many open files' "$work/output")
+    grep 'HOCCL.*Too many open files' "$work/output" | grep -v 'ulimit -n' && complain "no word of ulimit"
+done
+[ -n "$said" ] || complain "no rank has run out of descriptors"
 finish

@@ -103,6 +103,9 @@ if [ "$(HOCCL_TEST_NODE=2 job 60 1 env HOCCL_CONNECT_MAX=1 "$examples/hello" : -
     complain "ranks with different HOCCL_CONNECT_MAX do not say so"
 fi
 
+echo "-- a setting that cannot be read, also where nothing reads it"
+HOCCL_VERBS=gid=zz HOCCL_NET=tcp nodes 2 must_fail 'HOCCL_VERBS: "gid=zz"' 60 2 "$examples/hello"
+
 echo "-- random flows"
 nodes 2 pass 250 2 "$multi/random" 60 31
 nodes 1+2 pass 250 3 "$multi/random" 60 32
