@@ -111,12 +111,16 @@ static HOCCL_Result check_silence(const struct hoccl_flow *f)
                       (unsigned long long)f->header.bytes);
 }
 
-/* Chunks are missing. Before the two ends have met, patience. */
+/* Chunks are missing. Before the two ends have met, patience, which begins when this rank has used what it was granted. */
 static HOCCL_Result wait_peer(struct hoccl_flow *f)
 {
     HOCCL_Result r = hoccl_flow_check_peer(f);
     if (r)
         return r;
+    if (f->is_send && f->wire.started < f->wire.granted) {
+        f->since = hoccl_recently();
+        return HOCCL_SUCCESS;
+    }
     return f->wire.met ? check_silence(f) : hoccl_flow_check_patience(f);
 }
 

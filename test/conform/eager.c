@@ -453,7 +453,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_held), cmocka_unit_test(test_not_held), cmocka_unit_test(test_both_wait), cmocka_unit_test(test_pool_drains),
         cmocka_unit_test(test_patience), cmocka_unit_test(test_registered), cmocka_unit_test(test_abort_held),
-        cmocka_unit_test(test_dead), cmocka_unit_test(test_foreground), cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_dead), cmocka_unit_test(test_foreground), cmocka_unit_test(test_own_turn), cmocka_unit_test(test_leave),
         cmocka_unit_test(test_mismatch), cmocka_unit_test(test_in_a_row), cmocka_unit_test(test_forged), cmocka_unit_test(test_breaks), cmocka_unit_test(test_storm),
     };
     if (argc > 1)

@@ -40,6 +40,7 @@ void in_a_row_or_failed(struct rank *r);
 void test_abort_held(void **state);
 void test_dead(void **state);
 void test_foreground(void **state);
+void test_own_turn(void **state);
 void test_leave(void **state);
 void test_mismatch(void **state);
 void test_forged(void **state);

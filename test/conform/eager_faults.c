@@ -17,6 +17,8 @@
 #include "eager.h"
 #include "p2p/wire.h"
 
+#define PATIENCE 400000000 /* a HOCCL_WAIT_TIMEOUT, ns */
+
 /* Bytes that are held when their receiver aborts, and slots that are granted and never written, come back to the pool. */
 static void abort_held(struct rank *r)
 {
@@ -176,6 +178,49 @@ void test_foreground(void **state)
     hoccl_settings.pause = hoccl_settings.timeout;
     far_run(2, "2", foreground, NULL, false);
     hoccl_settings.pause = pause;
+}
+
+/* A send that has early places and waits for this rank's own turn, here the end of a phase, does not wait for its peer. */
+static void wait_for_itself(struct rank *r)
+{
+    struct work w, front;
+    struct gate g;
+    size_t n = 300000;
+    if (!work_open(r, &w, n + 64) || !work_open(r, &front, 1) || !gate_open(r, &g))
+        return;
+    put(r, &w, 1 - r->rank, n, 5);
+    gate_shut(r, &g, w.stream);
+    if (r->rank) {
+        RANK_OK(r, HOCCL_ForegroundBegin(r->comm, front.stream));
+        RANK_CUDA(r, cuStreamSynchronize(front.stream));
+        RANK_OK(r, HOCCL_Send((void *)w.out, n, HOCCL_BYTE, 0, r->comm, w.stream));
+        RANK_TRUE(r, come_to(&hoccl_wire_counts.allowed, 1));
+        hoccl_publish(g.word, 1);
+        usleep(2 * PATIENCE / 1000);
+        RANK_OK(r, HOCCL_ForegroundEnd(r->comm, front.stream));
+    } else {
+        RANK_OK(r, HOCCL_Recv((void *)w.in, n, HOCCL_BYTE, 1, r->comm, w.stream));
+        RANK_TRUE(r, come_to(&hoccl_wire_counts.held, 1));
+        hoccl_publish(g.word, 1);
+    }
+    RANK_OK(r, stream_end(r, &w));
+    if (!r->rank)
+        got(r, &w, 1, n, 5);
+    gate_close(r, &g);
+    work_close(r, &front);
+    work_close(r, &w);
+}
+
+void test_own_turn(void **state)
+{
+    uint64_t pause = hoccl_settings.pause, patience = hoccl_settings.wait_timeout;
+    (void)state;
+    begin((struct near_weather){0});
+    hoccl_settings.pause = hoccl_settings.timeout;
+    hoccl_settings.wait_timeout = PATIENCE;
+    far_run(2, "2", wait_for_itself, NULL, false);
+    hoccl_settings.pause = pause;
+    hoccl_settings.wait_timeout = patience;
 }
 
 /* What is held is delivered although its sender has left meanwhile. */
