@@ -298,7 +298,7 @@ void test_storm(void **state)
         const char *nodes;
     } of[] = {{2, "2"}, {3, "3"}, {4, "4"}, {4, "2"}};
     const char *at = getenv("STORM"), *rounds = getenv("STORMS");
-    uint64_t first = at ? strtoull(at, NULL, 0) : 1, n = rounds ? strtoull(rounds, NULL, 0) : getenv("LONG_TESTS") ? 400 : 3, early = 0;
+    uint64_t first = at ? strtoull(at, NULL, 0) : 2, n = rounds ? strtoull(rounds, NULL, 0) : getenv("LONG_TESTS") ? 400 : 2, early = 0;
     (void)state;
     hoccl_settings.pause = 20000000;
     for (uint64_t seed = first; seed < first + n; seed++) {
