@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Two ranks on one machine with GPUs that take themselves to be on two nodes: TCP over loopback, beside NCCL over its
-# sockets and beside bare sockets, in one run of about two and a half minutes.
+# sockets and beside bare sockets, in one run of about three minutes.
 #
 # usage: nodes.sh PROGRAMS OUT     as campaign.sh; also transport_rate, and far (with its libraries) where it is there
 # shellcheck source=test/gpu/steps.sh
@@ -14,6 +14,14 @@ apart() {
 
 sockets() {
     NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket step "$@"
+}
+
+# Bare sockets whose host's memory is as busy as under messages of two GPUs: their copies run beside them, in memory of their own.
+among_copies() {
+    local seconds=8
+    ./beside 0 14 $seconds & ./beside 1 14 $seconds & sleep 2
+    step "$@"
+    wait
 }
 
 {
@@ -32,6 +40,7 @@ sockets() {
         HOCCL_LANES=8 apart "16 MiB, turn $turn" 20 ./sendrecv_perf -b 16M -e 16M -n 40 -w 5 -c 1
         HOCCL_LANES=8 HOCCL_TEST_BREAK=no-eager apart "16 MiB, not eager, turn $turn" 20 ./sendrecv_perf -b 16M -e 16M -n 40 -w 5 -c 1
         step "bare sockets, 8, messages of 16 MiB, turn $turn" 20 ./transport_rate 8 1024 1 both 16
+        among_copies "bare sockets, 8, among copies, turn $turn" 20 ./transport_rate 8 1024 1 both 16
         HOCCL_LANES=8 apart "16 MiB, 8 in a group, turn $turn" 20 ./sendrecv_perf -b 16M -e 16M -m 8 -n 10 -w 1 -c 1
         step "bare sockets, 8, without a pause, turn $turn" 20 ./transport_rate 8 1024 1 both
     done
