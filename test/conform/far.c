@@ -265,6 +265,7 @@ static void stall(struct rank *r)
         HOCCL_Result e = stream_end(r, &w);
         RANK_TRUE(r, e == HOCCL_ERR_TIMEOUT || e == HOCCL_ERR_PEER);
         RANK_TRUE(r, strstr(HOCCL_GetLastError(), r->rank ? "rank 0" : "rank 1") && strstr(HOCCL_GetLastError(), "HOCCL_TIMEOUT"));
+        pthread_barrier_wait(&meeting); /* whose peer has aborted already would be told of that */
         RANK_OK(r, HOCCL_CommAbort(r->comm));
         r->comm = HOCCL_COMM_NULL;
     }

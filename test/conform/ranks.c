@@ -50,7 +50,7 @@ bool rank_cuda(struct rank *rank, CUresult result, const char *call, const char 
 
 bool rank_true(struct rank *rank, bool condition, const char *text, const char *file, int line)
 {
-    return condition ? true : note(rank, "%s:%d: not true: %s", file, line, text);
+    return condition ? true : note(rank, "%s:%d: not true: %s (last error: %s)", file, line, text, HOCCL_GetLastError());
 }
 
 bool rank_fails(struct rank *rank, HOCCL_Result result, HOCCL_Result wanted, const char *words, const char *call,
