@@ -205,49 +205,53 @@ HOCCL_Result hoccl_group_add(HOCCL_Comm handle, struct hoccl_comm *comm, CUstrea
 
 /* ---- the whole group --------------------------------------------------------------------------------------------- */
 
-/* The first request with the same handle. */
-static size_t first_of(size_t i)
+/* The communicators of the group, each once. */
+struct members {
+    HOCCL_Comm handle[HOCCL_GROUP_COMMS];
+    struct hoccl_comm *comm[HOCCL_GROUP_COMMS];
+    int count;
+};
+
+static HOCCL_Result enter(struct members *m, HOCCL_Comm handle)
 {
-    size_t j = 0;
-    while (group.handles[j] != group.handles[i])
-        j++;
-    return j;
+    if (m->count == HOCCL_GROUP_COMMS)
+        return hoccl_fail(HOCCL_ERR_USAGE, "a group over more than %d communicators", HOCCL_GROUP_COMMS);
+    HOCCL_Result r = hoccl_handle_enter(handle, &m->comm[m->count]);
+    if (r)
+        return r;
+    m->handle[m->count] = handle;
+    return hoccl_comm_error(m->comm[m->count++]);
 }
 
 /* Take every communicator of the group; the requests' pointers are set anew, for a handle may have gone meanwhile. */
-static HOCCL_Result enter_all(size_t *taken)
+static HOCCL_Result enter_all(struct members *m)
 {
-    for (size_t i = 0; i < group.count; i++) {
-        struct hoccl_request *q = &group.requests[i];
-        size_t j = first_of(i);
-        if (j < i) {
-            q->comm = group.requests[j].comm;
-            continue;
-        }
-        HOCCL_Result r = hoccl_handle_enter(group.handles[i], &q->comm);
-        if (!r && (r = hoccl_comm_error(q->comm)))
-            hoccl_handle_leave(group.handles[i], q->comm);
-        if (r)
-            return r;
-        *taken = i + 1;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (size_t i = 0; i < group.count && !r; i++) {
+        int j = 0;
+        while (j < m->count && m->handle[j] != group.handles[i])
+            j++;
+        if (j == m->count)
+            r = enter(m, group.handles[i]);
+        if (!r)
+            group.requests[i].comm = m->comm[j];
     }
-    return HOCCL_SUCCESS;
+    return r;
 }
 
-static void leave_all(size_t taken)
+static void leave_all(const struct members *m)
 {
-    for (size_t i = 0; i < taken; i++)
-        if (first_of(i) == i)
-            hoccl_handle_leave(group.handles[i], group.requests[i].comm);
+    for (int i = 0; i < m->count; i++)
+        hoccl_handle_leave(m->handle[i], m->comm[i]);
 }
 
 static HOCCL_Result post_group(void)
 {
-    size_t taken = 0;
-    HOCCL_Result r = enter_all(&taken);
+    struct members m = {.count = 0};
+    HOCCL_Result r = enter_all(&m);
     if (!r)
         r = hoccl_post(group.requests, group.count);
-    leave_all(taken);
+    leave_all(&m);
     return r;
 }
 

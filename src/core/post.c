@@ -362,7 +362,7 @@ static HOCCL_Result enqueue_all(struct part *parts, int n)
 }
 
 /* The parts of a group: one a communicator. */
-static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part *parts, int *count, int most)
+static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part *parts, int *count)
 {
     for (size_t i = 0; i < n; i++) {
         struct part *p = parts;
@@ -371,8 +371,6 @@ static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part 
             continue;
         while (p < parts + *count && p->comm != q[i].comm)
             p++;
-        if (p == parts + most)
-            return hoccl_fail(HOCCL_ERR_USAGE, "a group over more than %d communicators", most);
         if (p == parts + *count) {
             p->comm = q[i].comm;
             p->op = NULL;
@@ -423,13 +421,11 @@ static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part
     return r ? r : hoccl_parking_enter(fresh, hoccl_settings.timeout, given_up, &all, parked);
 }
 
-#define PARTS 8
-
 HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)
 {
-    struct part parts[PARTS];
+    struct part parts[HOCCL_GROUP_COMMS];
     int count = 0, parked = 0;
-    HOCCL_Result r = divide(requests, n, parts, &count, PARTS);
+    HOCCL_Result r = divide(requests, n, parts, &count);
     if (!r)
         r = prepare(requests, n, parts, count, &parked);
     if (r) {

@@ -37,8 +37,10 @@ size_t hoccl_requests_buffers(const struct hoccl_request *requests, size_t n, st
 HOCCL_Result hoccl_requests_check_again(struct hoccl_comm *comm, CUstream stream, const struct hoccl_kept_buffer *kept,
                                         size_t n);
 
-/* Post n requests (n > 0) of any communicators together: every start signal is enqueued before any wait. The busy marks
- * must be held. An error before anything was posted leaves the communicators good. */
+#define HOCCL_GROUP_COMMS 8
+
+/* Post n requests (n > 0) of at most HOCCL_GROUP_COMMS communicators together: every start signal is enqueued before any
+ * wait. The busy marks must be held. An error before anything was posted leaves the communicators good. */
 HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n);
 
 #endif
