@@ -181,17 +181,36 @@ static HOCCL_Result check_context(const struct hoccl_comm *c, CUstream stream)
     return r;
 }
 
-/* A place for a stream not met before: an unused one, else one that holds no operation. */
-static struct hoccl_comm_stream *place(struct hoccl_comm *c)
+static struct hoccl_comm_stream *idle_stream(struct hoccl_comm *c)
 {
-    if (c->streams_used < HOCCL_STREAMS_MAX)
-        return &c->streams[c->streams_used];
-    for (int i = 0; i < HOCCL_STREAMS_MAX; i++)
-        if (!hoccl_observe(&c->streams[i].handshake.outstanding)) {
-            hoccl_handshake_close(&c->streams[i].handshake, &c->gpu->flags);
+    for (int i = 0; i < c->streams_used; i++)
+        if (!hoccl_observe(&c->streams[i].handshake.outstanding))
             return &c->streams[i];
-        }
     return NULL;
+}
+
+/* A place for a stream not met before: an unused one while there are flags enough for other communicators too, else one
+ * that holds no operation, with its flags. */
+static HOCCL_Result meet_stream(struct hoccl_comm *c, CUstream stream, unsigned long long id, struct hoccl_comm_stream **out)
+{
+    bool full = c->streams_used == HOCCL_STREAMS_MAX;
+    struct hoccl_comm_stream *s = full || hoccl_flag_sets_scarce(&c->gpu->flags) ? idle_stream(c) : NULL;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    if (s) {
+        hoccl_handshake_reopen(&s->handshake, stream, id);
+    } else if (full) {
+        return hoccl_fail(HOCCL_ERR_USAGE, "more than %d streams hold operations of one communicator", HOCCL_STREAMS_MAX);
+    } else {
+        s = &c->streams[c->streams_used];
+        hoccl_list_init(&s->queue);
+        hoccl_list_init(&s->busy);
+        hoccl_list_init(&s->link);
+        r = hoccl_handshake_open(&s->handshake, stream, id, &c->gpu->flags);
+        c->streams_used += !r;
+    }
+    if (!r)
+        *out = s;
+    return r;
 }
 
 static HOCCL_Result find_stream(struct hoccl_comm *c, CUstream stream, struct hoccl_comm_stream **out)
@@ -206,21 +225,7 @@ static HOCCL_Result find_stream(struct hoccl_comm *c, CUstream stream, struct ho
             return HOCCL_SUCCESS;
         }
     r = check_context(c, stream);
-    if (r)
-        return r;
-    struct hoccl_comm_stream *s = place(c);
-    if (!s)
-        return hoccl_fail(HOCCL_ERR_USAGE, "more than %d streams hold operations of one communicator", HOCCL_STREAMS_MAX);
-    memset(s, 0, sizeof *s);
-    hoccl_list_init(&s->queue);
-    hoccl_list_init(&s->busy);
-    hoccl_list_init(&s->link);
-    r = hoccl_handshake_open(&s->handshake, stream, id, &c->gpu->flags);
-    if (r)
-        return r;
-    c->streams_used += s == &c->streams[c->streams_used];
-    *out = s;
-    return HOCCL_SUCCESS;
+    return r ? r : meet_stream(c, stream, id, out);
 }
 
 /* ---- one communicator's part of a group -------------------------------------------------------------------------- */

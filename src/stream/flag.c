@@ -136,7 +136,17 @@ HOCCL_Result hoccl_flag_set_take(struct hoccl_flag_pool *pool, struct hoccl_flag
     pthread_mutex_unlock(&pool->lock);
     if (found)
         return HOCCL_SUCCESS;
-    return hoccl_fail(HOCCL_ERR_MEMORY, "all %d flags of streams are in use: too many streams and communicators on one GPU", SETS);
+    return hoccl_fail(HOCCL_ERR_MEMORY, "all %d flags of streams are in use: every communicator on a GPU keeps one for each stream it has "
+                      "been used on; destroy communicators that are no longer needed, or use fewer", SETS);
+}
+
+bool hoccl_flag_sets_scarce(struct hoccl_flag_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    collect(pool);
+    bool scarce = pool->free_sets < SETS / 2;
+    pthread_mutex_unlock(&pool->lock);
+    return scarce;
 }
 
 void hoccl_flag_set_give(struct hoccl_flag_pool *pool, const struct hoccl_flag_debt *debt)

@@ -52,6 +52,9 @@ bool hoccl_flag_pool_clean(struct hoccl_flag_pool *pool);
 HOCCL_Result hoccl_flag_set_take(struct hoccl_flag_pool *pool, struct hoccl_flag_set *set);
 void hoccl_flag_set_give(struct hoccl_flag_pool *pool, const struct hoccl_flag_debt *debt);
 
+/* More than half of the sets are taken: who has some that are idle uses these again. */
+bool hoccl_flag_sets_scarce(struct hoccl_flag_pool *pool);
+
 /* A line; its word keeps the value it had when it was given back. MEMORY if the pool is used up. */
 HOCCL_Result hoccl_flag_take(struct hoccl_flag_pool *pool, struct hoccl_flag *flag);
 void hoccl_flag_give(struct hoccl_flag_pool *pool, struct hoccl_flag *flag);

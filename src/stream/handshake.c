@@ -13,23 +13,29 @@
 /* After so many ungated turns the 16-bit flag is set anew before it is used, lest an old value pass for a new one. */
 #define STALE 1024
 
+static void begin(struct hoccl_handshake *h, const struct hoccl_flag_set *set, CUstream stream, unsigned long long id)
+{
+    *h = (struct hoccl_handshake){.stream = stream, .stream_id = id, .start = set->start, .start16 = set->start16, .end = set->end};
+    h->posted = hoccl_peek(h->end.host) + (uint32_t)hoccl_settings.first_sequence;
+    h->last_gated = h->posted - STALE;
+    hoccl_publish(h->start.host, h->posted);
+    hoccl_publish(h->end.host, h->posted);
+}
+
 HOCCL_Result hoccl_handshake_open(struct hoccl_handshake *h, CUstream stream, unsigned long long id,
                                   struct hoccl_flag_pool *flags)
 {
-    struct hoccl_handshake n = {.stream = stream, .stream_id = id};
     struct hoccl_flag_set set;
     HOCCL_Result r = hoccl_flag_set_take(flags, &set);
-    if (r)
-        return r;
-    n.start = set.start;
-    n.start16 = set.start16;
-    n.end = set.end;
-    n.posted = hoccl_peek(n.end.host) + (uint32_t)hoccl_settings.first_sequence;
-    n.last_gated = n.posted - STALE;
-    hoccl_publish(n.start.host, n.posted);
-    hoccl_publish(n.end.host, n.posted);
-    *h = n;
-    return HOCCL_SUCCESS;
+    if (!r)
+        begin(h, &set, stream, id);
+    return r;
+}
+
+void hoccl_handshake_reopen(struct hoccl_handshake *h, CUstream stream, unsigned long long id)
+{
+    struct hoccl_flag_set set = {h->start, h->start16, h->end};
+    begin(h, &set, stream, id);
 }
 
 void hoccl_handshake_close(struct hoccl_handshake *h, struct hoccl_flag_pool *flags)

@@ -41,6 +41,9 @@ HOCCL_Result hoccl_handshake_open(struct hoccl_handshake *h, CUstream stream, un
                                   struct hoccl_flag_pool *flags);
 void hoccl_handshake_close(struct hoccl_handshake *h, struct hoccl_flag_pool *flags);
 
+/* The same with the flags of one that holds no operation, for another stream. */
+void hoccl_handshake_reopen(struct hoccl_handshake *h, CUstream stream, unsigned long long id);
+
 /* Calling thread: was the last turn gated? The next one must be too, for a write behind a gated wait stands in the gate's
  * class, and may be stuck there behind other streams' gates. */
 bool hoccl_turn_gated_last(const struct hoccl_handshake *h);

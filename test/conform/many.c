@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The limits of a group, each of which is an error that leaves everything as it was; and what a large group costs at its end. */
+/* Many of what a process usually has a few: the limits of a group, each of which is an error that leaves everything as it was; what
+ * a large group costs at its end; more streams than there are flags for. */
 #include "ranks.h"
 
 #include <setjmp.h>
@@ -108,9 +109,35 @@ static void test_many(void **state)
     ranks_run(1, many, NULL);
 }
 
+/* Each communicator meets more streams than it remembers, and all of them together more than there are flags; none waits. */
+static void streams(struct rank *r)
+{
+    enum { COMMUNICATORS = 12, MET = 130 };
+    HOCCL_Comm comm[COMMUNICATORS];
+    for (int i = 0; i < COMMUNICATORS && !r->failed; i++)
+        RANK_OK(r, HOCCL_CommSplit(r->comm, 0, 0, &comm[i]));
+    for (int i = 0; i < COMMUNICATORS * MET && !r->failed; i++) {
+        CUstream stream;
+        RANK_CUDA(r, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        RANK_OK(r, HOCCL_GroupStart());
+        message(r, comm[i / MET], stream);
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_CUDA(r, cuStreamSynchronize(stream));
+        RANK_CUDA(r, cuStreamDestroy(stream));
+    }
+    for (int i = 0; i < COMMUNICATORS && !r->failed; i++)
+        RANK_OK(r, HOCCL_CommDestroy(comm[i]));
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    ranks_run(1, streams, NULL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits), cmocka_unit_test(test_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits), cmocka_unit_test(test_many), cmocka_unit_test(test_streams)};
     ranks_environment(1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
