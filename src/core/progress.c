@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "core/lines.h"
 #include "p2p/precedence.h"
 #include "stream/parking.h"
 
@@ -135,17 +136,13 @@ static bool accept_new(struct hoccl_comm *comm)
     return true;
 }
 
-/* Receives first: each of their grants is what a peer waits for. */
 static void start(struct hoccl_comm *comm, struct hoccl_op *op)
 {
     if (comm->abroad.count) {
         hoccl_precedence_judge(op->flow, op->flows);
         comm->untold = true;
     }
-    for (int sends = 0; sends < 2; sends++)
-        for (int i = 0; i < op->flows; i++)
-            if (op->flow[i].is_send == (sends == 1))
-                hoccl_list_append(&comm->running, &op->flow[i].link);
+    hoccl_lines_start(&comm->running, op->flow, op->flows);
 }
 
 static bool watch_streams(struct hoccl_comm *comm)
@@ -210,6 +207,7 @@ static bool run_flows(struct hoccl_comm *comm)
             continue;
         }
         hoccl_list_remove(&f->link);
+        hoccl_lines_advance(&comm->running, f);
         if (--op->unfinished)
             continue;
         release(comm, op);

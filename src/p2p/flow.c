@@ -162,16 +162,19 @@ HOCCL_Result hoccl_flow_check_peer(struct hoccl_flow *flow)
     return HOCCL_SUCCESS;
 }
 
-/* A peer that lives and has not posted is no fault: one warning, an error only where HOCCL_WAIT_TIMEOUT asks for it. */
+/* A peer that lives and has not posted is no fault: one warning a flow, and not more than one a peer and minute; an error only
+ * where HOCCL_WAIT_TIMEOUT asks for it. */
 HOCCL_Result hoccl_flow_check_patience(struct hoccl_flow *flow)
 {
     char name[160];
+    struct hoccl_peer *p = flow->peer;
     uint64_t now = hoccl_recently(), waited = now > flow->since ? now - flow->since : 0;
     if (hoccl_settings.wait_timeout && waited > hoccl_settings.wait_timeout)
         return hoccl_fail(HOCCL_ERR_TIMEOUT, "%s: the peer has not posted its side for %llu s (HOCCL_WAIT_TIMEOUT)",
                           hoccl_flow_name(flow, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
-    if (waited > WARN_AFTER && !flow->warned) {
+    if (waited > WARN_AFTER && !flow->warned && (!p->warned || now - p->warned > WARN_AFTER)) {
         flow->warned = true;
+        p->warned = now;
         hoccl_log(HOCCL_LOG_WARN, "%s: waiting for the peer for %llu s; it lives and has not posted its side, or its stream "
                   "has not reached it", hoccl_flow_name(flow, name, sizeof name), (unsigned long long)(waited / HOCCL_S));
     }

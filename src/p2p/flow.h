@@ -34,7 +34,9 @@ struct hoccl_peer {
     uint32_t sends, receives;       /* calling thread: flows posted so far */
     uint32_t answered[HOCCL_SLOTS]; /* progress thread: the last receive whose slot is free again */
     uint64_t looked;                /* progress thread: when the link was last tested, ns */
+    uint64_t warned;                /* progress thread: when it was last said that we wait for it, ns; 0: never */
     uint32_t paths_said;            /* progress thread: bit for each path already logged */
+    struct hoccl_flow *last[2];     /* progress thread, while an operation starts: receives, sends (core/lines.c) */
     bool no_third;                  /* progress thread: slots on a third GPU have been tried for what it sends to us, in vain */
     uint64_t stage_key;             /* progress thread: of its staging on a third GPU, as last told; 0: not yet */
 };
@@ -126,8 +128,17 @@ struct hoccl_flow_detour {
     bool closed;      /* and the sender has been told; send: it has been */
 };
 
+/* core/lines.h, of an operation with more flows than run at once. */
+struct hoccl_flow_line {
+    struct hoccl_flow *first; /* of the operation's with this peer in this direction; NULL: all of them run */
+    struct hoccl_flow *next;  /* NULL: none */
+    struct hoccl_flow *later; /* of the first: the next that has not begun; NULL: none */
+    uint32_t begun;           /* of the first: how many began with the operation */
+};
+
 struct hoccl_flow {
     struct hoccl_list link; /* in the communicator's list of running flows */
+    struct hoccl_flow_line line;
     void *op;               /* whose part it is */
     const struct hoccl_flow *after; /* another one of its operation, which must be DONE before it begins; NULL: none */
     bool is_send;

@@ -125,22 +125,28 @@ static void test_incast(void **state)
     near = (struct near_weather){0};
 }
 
-/* More messages at once than there are slots, on several streams. */
+enum { MESSAGES = 300 };
+
+static void post_many(struct rank *r, const struct work *w, int to, int from)
+{
+    RANK_OK(r, HOCCL_GroupStart());
+    for (size_t i = 0; i < MESSAGES; i++) {
+        size_t n = i * 13 % 4096;
+        RANK_OK(r, HOCCL_Send((void *)(w->out + i * 4096), n, HOCCL_BYTE, to, r->comm, w->stream));
+        RANK_OK(r, HOCCL_Recv((void *)(w->in + i * 4096), n, HOCCL_BYTE, from, r->comm, w->stream));
+    }
+    RANK_OK(r, HOCCL_GroupEnd());
+}
+
+/* More messages at once than there are slots, and than run at once. */
 static void many(struct rank *r)
 {
-    enum { MESSAGES = 300 };
     struct work w;
     int other = (r->rank + 1) % r->size, before = (r->rank + r->size - 1) % r->size;
     if (work_open(r, &w, (size_t)MESSAGES * 4096)) {
         RANK_CUDA(r, cuMemcpyHtoD(w.out, message(r->rank, other, 3), w.room));
         RANK_CUDA(r, cuStreamSynchronize(NULL));
-        RANK_OK(r, HOCCL_GroupStart());
-        for (size_t i = 0; i < MESSAGES; i++) {
-            size_t n = i * 13 % 4096;
-            RANK_OK(r, HOCCL_Send((void *)(w.out + i * 4096), n, HOCCL_BYTE, other, r->comm, w.stream));
-            RANK_OK(r, HOCCL_Recv((void *)(w.in + i * 4096), n, HOCCL_BYTE, before, r->comm, w.stream));
-        }
-        RANK_OK(r, HOCCL_GroupEnd());
+        post_many(r, &w, other, before);
         RANK_OK(r, stream_end(r, &w));
         RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, w.room));
         for (size_t i = 0; i < MESSAGES; i++)
@@ -149,11 +155,35 @@ static void many(struct rank *r)
     work_close(r, &w);
 }
 
+/* One aborts while most of them have not begun; rank 2 posts nothing, so nobody can be through. */
+static void many_in_vain(struct rank *r)
+{
+    struct work w;
+    bool opened = work_open(r, &w, (size_t)MESSAGES * 4096);
+    if (opened && r->rank < 2)
+        post_many(r, &w, 1 - r->rank, 2);
+    if (opened && !r->rank) {
+        usleep(10000);
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+    } else if (opened && r->rank == 1) {
+        RANK_TRUE(r, stream_end(r, &w) == HOCCL_ERR_PEER && strstr(HOCCL_GetLastError(), "rank 0"));
+    }
+    pthread_barrier_wait(&meeting);
+    if (r->rank)
+        RANK_OK(r, HOCCL_CommAbort(r->comm));
+    r->comm = HOCCL_COMM_NULL;
+    work_close(r, &w);
+}
+
 static void test_many(void **state)
 {
     (void)state;
     near = (struct near_weather){.jitter = 100, .refuse = 20};
     far_run(3, "3", many, NULL, false);
+    far_run(3, "1+2", many, NULL, false);
+    near = (struct near_weather){.jitter = 1000};
+    far_run(3, "3", many_in_vain, NULL, false);
+    far_run(3, "1+2", many_in_vain, NULL, false);
     near = (struct near_weather){0};
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which order the flows of an operation take the wire (p2p/precedence.h), and when a message to oneself begins. */
+/* In which order the flows of an operation take the wire (p2p/precedence.h), how many of them run at once (core/lines.h), and
+ * when a message to oneself begins. */
 #include "unit.h"
 
 #include "base/clock.h"
+#include "core/lines.h"
 #include "p2p/far.h"
 #include "p2p/flow.h"
 #include "p2p/precedence.h"
@@ -141,9 +143,71 @@ static void test_self(void **state)
     assert_false(self->self.held);
 }
 
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+enum { PEERS = 3, FLOWS = 2000 };
+
+/* Of the line that this flow belongs to: how many run, and whether they begin in their order. */
+struct line_seen {
+    uint32_t next; /* number of the one that begins next */
+    int running;
+};
+
+static void look(const struct hoccl_list *running, struct line_seen seen[PEERS][2])
+{
+    for (const struct hoccl_list *l = running->next; l != running; l = l->next) {
+        struct hoccl_flow *f = hoccl_entry(l, struct hoccl_flow, link);
+        struct line_seen *s = &seen[f->peer->rank][f->is_send];
+        if (f->since) /* seen before */
+            continue;
+        f->since = 1;
+        assert_int_equal(f->number, s->next++);
+        assert_in_range(++s->running, 1, HOCCL_LINE_RUNS);
+    }
+}
+
+/* Flows of all lines are mixed, and end in any order: no line has more than its share, each flow runs once. */
+static void test_lines(void **state)
+{
+    static struct hoccl_flow f[FLOWS];
+    struct hoccl_peer peers[PEERS] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
+    struct line_seen seen[PEERS][2] = {{{0}}};
+    uint32_t posted[PEERS][2] = {{0}}, x = 12345;
+    struct hoccl_list running;
+    int ended = 0;
+    (void)state;
+    hoccl_list_init(&running);
+    for (int i = 0; i < FLOWS; i++) {
+        x = x * 1664525 + 1013904223;
+        int p = i < FLOWS / 2 ? (int)(x >> 16) % PEERS : 0; /* the first peer has most */
+        f[i] = (struct hoccl_flow){.peer = &peers[p], .is_send = x >> 31};
+        f[i].number = posted[p][f[i].is_send]++;
+        hoccl_list_init(&f[i].link);
+    }
+    hoccl_lines_start(&running, f, FLOWS);
+    look(&running, seen);
+    for (int p = 0; p < PEERS; p++)
+        for (int d = 0; d < 2; d++) {
+            assert_null(peers[p].last[d]);
+            assert_int_equal(seen[p][d].running, posted[p][d] < HOCCL_LINE_RUNS ? posted[p][d] : HOCCL_LINE_RUNS);
+        }
+    for (; !hoccl_list_empty(&running); ended++) {
+        x = x * 1664525 + 1013904223;
+        struct hoccl_list *l = running.next;
+        for (uint32_t skip = x >> 24; skip && l->next != &running; skip--)
+            l = l->next;
+        struct hoccl_flow *one = hoccl_entry(l, struct hoccl_flow, link);
+        hoccl_list_remove(l);
+        seen[one->peer->rank][one->is_send].running--;
+        hoccl_lines_advance(&running, one);
+        look(&running, seen);
+    }
+    assert_int_equal(ended, FLOWS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_judge), cmocka_unit_test(test_even), cmocka_unit_test(test_uneven),
-                                       cmocka_unit_test(test_self)};
+                                       cmocka_unit_test(test_self), cmocka_unit_test(test_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
