@@ -200,14 +200,23 @@ void hoccl_flow_answer(struct hoccl_flow *flow, enum hoccl_answer_status status)
     hoccl_publish(&a->tag, flow->number);
 }
 
+static uint32_t path_bit(const struct hoccl_flow *f)
+{
+    return 1u << (f->path + (f->wire.registered ? 8 : 0));
+}
+
+bool hoccl_flow_path_said(const struct hoccl_flow *flow)
+{
+    return flow->peer->paths_said & path_bit(flow);
+}
+
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why)
 {
     static const char *const names[] = {"nowhere", "pushed by the sender", "pulled by the receiver", "staged", "sent over the network",
                                         "copied"};
-    uint32_t bit = 1u << (flow->path + (flow->wire.registered ? 8 : 0));
-    if (flow->peer->paths_said & bit)
+    if (hoccl_flow_path_said(flow))
         return;
-    flow->peer->paths_said |= bit;
+    flow->peer->paths_said |= path_bit(flow);
     hoccl_log(flow->path == HOCCL_PATH_PUSH ? HOCCL_LOG_TRACE : HOCCL_LOG_INFO, "data to rank %d is %s: %s", flow->peer->rank,
               names[flow->path], why);
 }

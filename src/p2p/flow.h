@@ -219,8 +219,9 @@ void hoccl_flow_offer(struct hoccl_gpu *gpu, struct hoccl_flow *flow);
 /* Sender: has the receiver given slots although a push or pull was offered? The path is STAGED then, the state as before. */
 bool hoccl_flow_staged_after_all(struct hoccl_flow *flow, const char *why, bool *moved);
 
-/* Say once for each peer which path its flows take, and why. */
+/* Say once for each peer which path its flows take, and why. Who has a long text to make asks first whether that has been said. */
 void hoccl_flow_say_path(struct hoccl_flow *flow, const char *why);
+bool hoccl_flow_path_said(const struct hoccl_flow *flow);
 
 /* Do the two ends agree? The error with both values if not. While nothing has come from the peer: patience. */
 bool hoccl_flow_agrees(const struct hoccl_flow *flow, const struct hoccl_flow_header *theirs);

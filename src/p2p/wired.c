@@ -204,7 +204,7 @@ static HOCCL_Result advance(struct hoccl_flow *f, bool *moved)
         return hoccl_flow_mismatch(f, &p->theirs);
     if (p->answer == HOCCL_ANSWER_DONE || (p->chunks && p->landed == p->chunks)) {
         hoccl_list_remove(&p->table);
-        if (p->chunks)
+        if (p->chunks && !hoccl_flow_path_said(f))
             say_path(f);
         hoccl_registered_end(f);
         f->state = HOCCL_FLOW_DONE;
