@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start-up over PMIx (paper §5). The one form that works under mpirun and under srun, within and across nodes: every
  * rank puts and commits something, then one wildcard fence with PMIX_COLLECT_DATA; a fence without it returns early
- * under Slurm 22.05, and a get of something never committed hangs for ever. The fence is asynchronous here, so that
- * a deadline holds although PMIX_TIMEOUT bounds the local part only.
+ * under Slurm 22.05. A rank that ends before it commits releases the fence all the same, and a get of something never
+ * committed hangs for ever: so gets are PMIX_IMMEDIATE. The fence is asynchronous here, so that a deadline holds although
+ * PMIX_TIMEOUT bounds the local part only.
  *
  * The client is initialised once and finalised at the process's end: PMIx cannot be started again. */
 #include "boot/boot.h"
@@ -87,7 +88,9 @@ static HOCCL_Result fence(const struct hoccl_boot *boot, uint64_t timeout)
         }
         hoccl_sleep(50 * HOCCL_US);
     }
-    return fence_status == PMIX_SUCCESS ? HOCCL_SUCCESS : failed("PMIx_Fence", fence_status);
+    if (fence_status == PMIX_SUCCESS || fence_status == PMIX_ERR_PARTIAL_SUCCESS) /* part: a rank has ended; get_all says which */
+        return HOCCL_SUCCESS;
+    return failed("PMIx_Fence", fence_status);
 }
 
 static HOCCL_Result put(const void *mine, size_t bytes)
@@ -99,13 +102,20 @@ static HOCCL_Result put(const void *mine, size_t bytes)
     return s == PMIX_SUCCESS ? HOCCL_SUCCESS : failed("PMIx_Put", s);
 }
 
-static HOCCL_Result get(int rank, size_t bytes, void *out)
+/* *there is false if it has come to no server: after the fence none waits for what never comes, which would be for ever. */
+static HOCCL_Result get(int rank, size_t bytes, void *out, bool *there)
 {
     pmix_proc_t p = self;
     pmix_value_t *v = NULL;
+    pmix_info_t info;
+    bool yes = true;
     HOCCL_Result r = HOCCL_SUCCESS;
     p.rank = (pmix_rank_t)rank;
-    pmix_status_t s = PMIx_Get(&p, KEY, NULL, 0, &v);
+    PMIX_INFO_LOAD(&info, PMIX_IMMEDIATE, &yes, PMIX_BOOL);
+    pmix_status_t s = PMIx_Get(&p, KEY, &info, 1, &v);
+    *there = s != PMIX_ERR_NOT_FOUND;
+    if (!*there)
+        return HOCCL_SUCCESS;
     if (s != PMIX_SUCCESS)
         return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "what rank %d said at start-up: %s (PMIx client %s)", rank,
                           PMIx_Error_string(s), PMIx_Get_version());
@@ -117,14 +127,32 @@ static HOCCL_Result get(int rank, size_t bytes, void *out)
     return r;
 }
 
+/* Where a rank has ended, the server of its node may give nothing of its other ranks either. */
+static HOCCL_Result get_all(const struct hoccl_boot *boot, size_t bytes, char *all)
+{
+    char text[128];
+    struct hoccl_names missing;
+    bool there, complete = true;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    hoccl_names_begin(&missing, text, sizeof text);
+    for (int i = 0; !r && i < boot->size; i++) {
+        r = get(i, bytes, all + (size_t)i * bytes, &there);
+        if (!r && !there)
+            hoccl_names_add(&missing, i);
+        complete &= there;
+    }
+    if (r || complete)
+        return r;
+    return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "start-up: nothing has come from rank %s: a rank has ended within HOCCL_Init, or left the "
+                      "job; look for its own message", hoccl_names_end(&missing));
+}
+
 static HOCCL_Result exchange(struct hoccl_boot *boot, const void *mine, size_t bytes, void *all, uint64_t timeout)
 {
     HOCCL_Result r = put(mine, bytes);
     if (!r)
         r = fence(boot, timeout);
-    for (int i = 0; !r && i < boot->size; i++)
-        r = get(i, bytes, (char *)all + (size_t)i * bytes);
-    return r;
+    return r ? r : get_all(boot, bytes, all);
 }
 
 static void finalize_at_exit(void)

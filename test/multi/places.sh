@@ -77,6 +77,10 @@ echo "-- B75: a rank that ends before HOCCL_Init, and one that comes too late"
 # The launcher may be faster than the limit and end the job itself.
 HOCCL_INIT_TIMEOUT=3 must_fail 'start-up\|before exiting, but others' 60 1 "$examples/hello" --size 1M : -np 1 sh -c 'sleep 1'
 HOCCL_INIT_TIMEOUT=2 must_fail 'within 2 s (HOCCL_INIT_TIMEOUT)' 60 1 "$examples/hello" --size 1M : -np 1 sleep 6
+echo "-- B75: a rank that ends within HOCCL_Init"
+job 60 2 --enable-recovery "$examples/hello" --size 1M : -np 1 "$multi/halfway"
+sed 's/^/    /' "$work/output"
+grep -q 'nothing has come from rank 2: a rank has ended within HOCCL_Init' "$work/output" || complain "nobody names the rank that has ended"
 
 echo "-- B79: threads stay where the launcher has put them"
 pass 60 2 --bind-to core "$multi/crowd" b79
