@@ -8,6 +8,7 @@
  * Every call returns HOCCL_Result, HOCCL_SUCCESS on success; HOCCL_GetLastError has the text of the calling thread's
  * last error. Counts are elements, not bytes. Device pointers may point anywhere into an allocation. Streams are
  * CUstream (cudaStream_t is the same type); NULL is the legacy default stream, as in CUDA. This header needs no cuda.h.
+ * A child of fork() has none of its parent's communicators and can make none (USAGE), as it has no GPU in CUDA.
  */
 #ifndef HOCCL_H
 #define HOCCL_H
@@ -72,7 +73,7 @@ typedef enum {
 /* Join the job: under mpirun or srun --mpi=pmix every rank calls it, without a launcher the world is this process.
  * The rank's GPU is that of the calling thread's current context; without one, the primary context of device
  * (local rank mod devices), which is made current and stays to the process's end. Waits for the other ranks, at most
- * HOCCL_INIT_TIMEOUT seconds (300), naming the missing ones every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
+ * HOCCL_INIT_TIMEOUT seconds (300), and says so every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
  * Errors: BOOTSTRAP (a launcher without PMIx, a rank is missing), DEVICE (no driver, no GPU), USAGE (called twice). */
 HOCCL_API HOCCL_Result HOCCL_Init(void);
 

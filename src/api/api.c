@@ -30,7 +30,9 @@ static HOCCL_Result open_world(void)
 
 HOCCL_Result HOCCL_Init(void)
 {
-    HOCCL_Result r;
+    HOCCL_Result r = hoccl_handle_check_process();
+    if (r)
+        return hoccl_fail_context(r, "HOCCL_Init");
     pthread_mutex_lock(&world_lock);
     if (world_state == NEW)
         r = open_world();
@@ -82,7 +84,9 @@ static HOCCL_Result close_world(void)
 
 HOCCL_Result HOCCL_Finalize(void)
 {
-    HOCCL_Result r;
+    HOCCL_Result r = hoccl_handle_check_process();
+    if (r)
+        return hoccl_fail_context(r, "HOCCL_Finalize");
     pthread_mutex_lock(&world_lock);
     if (world_state != OPEN)
         r = hoccl_fail(HOCCL_ERR_USAGE, world_state == NEW ? "HOCCL_Init has not been called" : "HOCCL_Finalize has been called already");

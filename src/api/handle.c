@@ -27,9 +27,53 @@ static HOCCL_Comm handle_of(unsigned place)
 
 static enum { NOT_YET, FINALISED, ABORTED } world_gone; /* why there is no world */
 
+/* ---- children ----------------------------------------------------------------------------------------------------- */
+
+/* A child that the program forks has the table and none of the threads. What it did with a communicator would reach the peers
+ * (boards are shared memory), and what it waited for would never come. So the child's table is empty. */
+static bool inherited; /* this process is such a child; only it writes */
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void in_the_child(void)
+{
+    for (unsigned i = 0; i < PLACES; i++)
+        if (places[i].comm || places[i].retired) {
+            places[i].comm = places[i].retired = NULL;
+            inherited = true;
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, in_the_child);
+}
+
+HOCCL_Result hoccl_handle_check_process(void)
+{
+    if (!inherited)
+        return HOCCL_SUCCESS;
+    return hoccl_fail(HOCCL_ERR_USAGE, "this process is a child (fork) of one that has communicators: these are its parent's, and the "
+                      "child can make none; it may exec a program, or fork before the first communicator is made");
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------------ */
+
 static HOCCL_Result unknown(HOCCL_Comm handle)
 {
     static const char *const why[] = {"HOCCL_Init has not been called", "HOCCL has been finalised", "it has been aborted"};
+    if (inherited)
+        return hoccl_handle_check_process();
     if (handle == HOCCL_COMM_WORLD) {
         unsigned gone = (unsigned)hoccl_peek(&world_gone);
         return hoccl_fail(gone == ABORTED ? HOCCL_ERR_ARGUMENT : HOCCL_ERR_USAGE, "HOCCL_COMM_WORLD does not exist: %s", why[gone]);
@@ -51,6 +95,7 @@ static struct place *find(HOCCL_Comm handle)
 HOCCL_Result hoccl_handle_make(struct hoccl_comm *comm, bool world, HOCCL_Comm *handle)
 {
     HOCCL_Result r = HOCCL_ERR_USAGE;
+    pthread_once(&watching, watch_forks);
     pthread_mutex_lock(&lock);
     for (unsigned i = world ? 0 : 1; i < (world ? 1 : PLACES) && r; i++) {
         if (places[i].comm || places[i].retired)

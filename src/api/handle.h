@@ -6,6 +6,9 @@
 
 #include "core/comm.h"
 
+/* USAGE in a child that was forked while there were communicators: it has none, and can make none. */
+HOCCL_Result hoccl_handle_check_process(void);
+
 /* Give a communicator a handle; `world` takes HOCCL_COMM_WORLD. USAGE if all are taken. */
 HOCCL_Result hoccl_handle_make(struct hoccl_comm *comm, bool world, HOCCL_Comm *handle);
 

@@ -263,6 +263,8 @@ HOCCL_Result HOCCL_CommInitRank(HOCCL_Comm *comm, int nranks, HOCCL_UniqueId id,
     struct making m = {.out = comm, .make = init_rank, .id = id, .size = nranks, .rank = rank};
     HOCCL_Result r = check_init_rank(&m);
     if (!r)
+        r = hoccl_handle_check_process();
+    if (!r)
         r = hoccl_settings_load_once();
     if (!r)
         r = submit(&m);

@@ -7,7 +7,7 @@
  * takes: those that found it full must be tried again, pulled or pushed. 4 ranks: the others send to rank 0, into
  * memory that only a pull can reach. slow   HOCCL_WAIT_TIMEOUT is for peers that have not come, not for a transfer that
  * takes longer. 2 ranks, with an engine so slow that the transfer does. child  A child that the program forks can end
- * with exit(). 2 ranks. orphan A rank dies and leaves a forked child: the other is told all the same. 2 ranks, and
+ * with exit(), and what it calls is refused without harm to its parent. 2 ranks. orphan A rank dies and leaves a forked child: the other is told all the same. 2 ranks, and
  * mpirun's recovery on. busy   HOCCL_Finalize beside a thread that still posts says so or ends; it does not wait for
  * ever. 1 rank.
  *
@@ -102,12 +102,31 @@ static void slow(void)
         kit_verify(p, bytes, (struct message){0, 1, 1}, "a slow transfer");
 }
 
+/* What a child calls, at the latest when its exit runs what its parent has registered: refused, and nobody else hears of it. */
+static void calls_of_a_child(void)
+{
+    HOCCL_UniqueId id;
+    HOCCL_Comm comm;
+    int n;
+    alarm(20);
+    kit_expect(HOCCL_CommSize(HOCCL_COMM_WORLD, &n), HOCCL_ERR_USAGE, "child (fork)", "HOCCL_CommSize in a child");
+    kit_expect(HOCCL_Send(NULL, 0, HOCCL_BYTE, 1 - job.rank, HOCCL_COMM_WORLD, NULL), HOCCL_ERR_USAGE, "child (fork)",
+               "HOCCL_Send in a child");
+    kit_expect(HOCCL_CommAbort(HOCCL_COMM_WORLD), HOCCL_ERR_USAGE, "child (fork)", "HOCCL_CommAbort in a child");
+    kit_expect(HOCCL_Finalize(), HOCCL_ERR_USAGE, "child (fork)", "HOCCL_Finalize in a child");
+    kit_expect(HOCCL_Init(), HOCCL_ERR_USAGE, "child (fork)", "HOCCL_Init in a child");
+    check_hoccl(HOCCL_GetUniqueId(&id), "HOCCL_GetUniqueId in a child");
+    kit_expect(HOCCL_CommInitRank(&comm, 1, id, 0), HOCCL_ERR_USAGE, "child (fork)", "HOCCL_CommInitRank in a child");
+}
+
 static void child(void)
 {
     int status = -1;
     pid_t pid = fork();
-    if (!pid)
+    if (!pid) {
+        calls_of_a_child();
         exit(0);
+    }
     if (waitpid(pid, &status, 0) != pid || status)
         fail("the child ended with status %d", status);
     kit_exchange("after the child");
