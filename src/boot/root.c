@@ -438,7 +438,8 @@ static HOCCL_Result listen_anywhere(struct root *r, uint16_t *port)
     if (r->listener < 0) {
         r->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (r->listener < 0 || bind(r->listener, (struct sockaddr *)&four, sizeof four))
-            return hoccl_fail(HOCCL_ERR_SYSTEM, "a TCP socket for the ranks to come: %m");
+            return hoccl_fail(HOCCL_ERR_SYSTEM, "a TCP socket for the ranks to come: %m%s",
+                              errno == EMFILE || errno == ENFILE ? " (see ulimit -n: an id holds one until its ranks have come)" : "");
     }
     if (listen(r->listener, SOMAXCONN) || getsockname(r->listener, (struct sockaddr *)&got, &n))
         return hoccl_fail(HOCCL_ERR_SYSTEM, "listening for the ranks to come: %m");

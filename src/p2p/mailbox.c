@@ -100,7 +100,7 @@ static HOCCL_Result make_memory(size_t n, int size, struct hoccl_board **board, 
 {
     int f = memfd_create("hoccl-board", MFD_CLOEXEC);
     if (f < 0)
-        return hoccl_fail(HOCCL_ERR_SYSTEM, "memfd_create: %m");
+        return hoccl_fail(HOCCL_ERR_SYSTEM, "a descriptor for shared memory: %m (see ulimit -n)");
     int e = ftruncate(f, (off_t)n) ? errno : reserve(f, mail_bytes(size));
     if (e) {
         close(f);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many of what a process usually has a few: the limits of a group, each of which is an error that leaves everything as it was; what
- * a large group costs at its end; more streams than there are flags for. */
+ * a large group costs at its end; more streams than there are flags for, more ids than there are descriptors. */
 #include "ranks.h"
 
 #include <setjmp.h>
@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum { COMMS = 9, STREAMS = 32, MESSAGES = 40000 };
@@ -135,9 +137,28 @@ static void test_streams(void **state)
     ranks_run(1, streams, NULL);
 }
 
+/* Ids that no rank has come for hold a descriptor each. */
+static void test_ids(void **state)
+{
+    enum { ROOM = 64 };
+    struct rlimit old, few;
+    HOCCL_UniqueId id;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = old;
+    few.rlim_cur = ROOM;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 0; i < ROOM && !r; i++)
+        r = HOCCL_GetUniqueId(&id);
+    setrlimit(RLIMIT_NOFILE, &old);
+    assert_int_equal(r, HOCCL_ERR_SYSTEM);
+    assert_non_null(strstr(HOCCL_GetLastError(), "ulimit -n"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits), cmocka_unit_test(test_many), cmocka_unit_test(test_streams)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits), cmocka_unit_test(test_many), cmocka_unit_test(test_streams), cmocka_unit_test(test_ids)};
     ranks_environment(1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
