@@ -175,12 +175,35 @@ static void many_in_vain(struct rank *r)
     work_close(r, &w);
 }
 
+/* So many that not all of a line run at once, with pieces that are passed on within a node when they have come. */
+static void many_gathers(struct rank *r)
+{
+    enum { EACH = 1000, GATHERS = MESSAGES / 3 };
+    struct work w;
+    size_t n = (size_t)r->size * EACH;
+    if (work_open(r, &w, GATHERS * n)) {
+        RANK_CUDA(r, cuMemcpyHtoD(w.out, message(r->rank, 0, 4), (size_t)GATHERS * EACH));
+        RANK_CUDA(r, cuStreamSynchronize(NULL));
+        RANK_OK(r, HOCCL_GroupStart());
+        for (size_t i = 0; i < GATHERS; i++)
+            RANK_OK(r, HOCCL_AllGather((void *)(w.out + i * EACH), (void *)(w.in + i * n), EACH, HOCCL_BYTE, r->comm, w.stream));
+        RANK_OK(r, HOCCL_GroupEnd());
+        RANK_OK(r, stream_end(r, &w));
+        RANK_CUDA(r, cuMemcpyDtoH(w.host, w.in, GATHERS * n));
+        for (size_t i = 0; i < GATHERS; i++)
+            for (int p = 0; p < r->size; p++)
+                same(r, w.host + i * n + (size_t)p * EACH, message(p, 0, 4) + i * EACH, EACH, p);
+    }
+    work_close(r, &w);
+}
+
 static void test_many(void **state)
 {
     (void)state;
     near = (struct near_weather){.jitter = 100, .refuse = 20};
     far_run(3, "3", many, NULL, false);
     far_run(3, "1+2", many, NULL, false);
+    far_run(4, "2+2", many_gathers, NULL, false);
     near = (struct near_weather){.jitter = 1000};
     far_run(3, "3", many_in_vain, NULL, false);
     far_run(3, "1+2", many_in_vain, NULL, false);
