@@ -88,6 +88,7 @@ static void note(struct call *c, int e)
     snprintf(m->tried + used, sizeof m->tried - used, "%s%s from %s (%s)", used ? ", " : "", to, from,
              e == NOT_THE_PEER ? "somebody else answers there" : strerror(e));
     m->heard |= e != ECONNREFUSED;
+    m->unmade = c->fd < 0 ? e : 0;
 }
 
 static void begin_round(struct tcp_meeting *m, uint64_t at)
@@ -104,9 +105,13 @@ static void give_up(struct tcp_door *door, struct tcp_meeting *m)
     for (struct hoccl_list *l = m->calls.next; l != &m->calls; l = l->next)
         note(call_of(l), ETIMEDOUT);
     const char *tried = m->tried[0] ? m->tried : m->before;
-    snprintf(m->text, sizeof m->text, "%.60s cannot be reached over TCP: its process has ended, or a firewall stands in between "
-             "(HOCCL_PORTS sets the ports to open), or HOCCL_NIC should name the network that joins the nodes; tried %s", m->name,
-             *tried ? tried : "no address, for it has published none that the interfaces of HOCCL_NIC could reach");
+    if (m->unmade)
+        snprintf(m->text, sizeof m->text, "a socket to %s: %s (see ulimit -n: a connection has HOCCL_LANES + 1 sockets)", m->name,
+                 strerror(m->unmade));
+    else
+        snprintf(m->text, sizeof m->text, "%.60s cannot be reached over TCP: its process has ended, or a firewall stands in between "
+                 "(HOCCL_PORTS sets the ports to open), or HOCCL_NIC should name the network that joins the nodes; tried %s", m->name,
+                 *tried ? tried : "no address, for it has published none that the interfaces of HOCCL_NIC could reach");
     hoccl_tcp_door_result(door, m, false);
 }
 

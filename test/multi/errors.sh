@@ -18,4 +18,13 @@ for most in 14 15 16 17; do
     grep 'HOCCL.*Too many open files' "$work/output" | grep -v 'ulimit -n' && complain "no word of ulimit"
 done
 [ -n "$said" ] || complain "no rank has run out of descriptors"
+# So it does for sockets to another node, and blames nobody there.
+said=
+for most in 16 17 18; do
+    HOCCL_TEST_NODE=1+1 HOCCL_TIMEOUT=2 HOCCL_INIT_TIMEOUT=4 \
+        job 60 2 bash -c "[ \$PMIX_RANK = 1 ] || ulimit -n $most; exec '$top_builddir/examples/hello'"
+    said+=$(grep 'a socket to rank 1 .*Too many open files.*ulimit -n' "$work/output")
+    grep 'firewall.*Too many open files' "$work/output" && complain "the peer and the network are blamed for a lack of descriptors"
+done
+[ -n "$said" ] || complain "no rank has run out of sockets"
 finish
