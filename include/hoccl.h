@@ -108,7 +108,7 @@ HOCCL_API HOCCL_Result HOCCL_CommInitRank(HOCCL_Comm *comm, int nranks, HOCCL_Un
 
 /* Collective over comm: ranks of equal color (≥ 0) make a new communicator, ordered by key, then by rank. Waits for
  * all ranks of comm, at most HOCCL_INIT_TIMEOUT; operations of comm go on meanwhile. Inside a group at its End, as
- * HOCCL_CommInitRank. Counterparts: MPI_Comm_split, ncclCommSplit.
+ * HOCCL_CommInitRank, several of one comm in the order of the calls. Counterparts: MPI_Comm_split, ncclCommSplit.
  * Errors: ARGUMENT (NULL, color < −1), BOOTSTRAP (a rank did not come in time, has left, or gave a wrong argument). */
 HOCCL_API HOCCL_Result HOCCL_CommSplit(HOCCL_Comm comm, int color, int key, HOCCL_Comm *newcomm);
 

@@ -29,6 +29,8 @@ struct making {
     /* CommSplit */
     HOCCL_Comm parent;
     int color, key;
+    struct making *behind; /* the group's next split of the same communicator */
+    bool follows;          /* it is behind another one, and runs in that one's thread */
     /* In a thread of its own. */
     CUcontext context; /* NULL: none was current */
     pthread_t thread;
@@ -94,10 +96,11 @@ static void run(struct making *m)
 
 static void *run_in_thread(void *arg)
 {
-    struct making *m = arg;
-    if (m->context)
-        hoccl_driver.CtxSetCurrent(m->context);
-    run(m);
+    for (struct making *m = arg; m; m = m->behind) {
+        if (m->context)
+            hoccl_driver.CtxSetCurrent(m->context);
+        run(m);
+    }
     return NULL;
 }
 
@@ -115,7 +118,18 @@ static void run_here(struct making *m)
         hoccl_driver.CtxPopCurrent(&now);
 }
 
-/* Each in a thread; one alone in this thread: it behaves as outside a group. */
+/* No thread for it and those behind it. */
+static void give_up(struct making *m, int e)
+{
+    for (; m; m = m->behind) {
+        m->result = hoccl_fail(HOCCL_ERR_SYSTEM, "starting a thread to make a communicator: %s", strerror(e));
+        memcpy(m->text, hoccl_error_text(), sizeof m->text);
+        refuse(m);
+    }
+}
+
+/* Each in a thread, but splits of one communicator one after the other, in the order of the calls; one alone in this thread: it
+ * behaves as outside a group. */
 static void run_all(void)
 {
     if (first == last) {
@@ -123,13 +137,12 @@ static void run_all(void)
         return;
     }
     for (struct making *m = first; m; m = m->next) {
+        if (m->follows)
+            continue;
         int e = hoccl_thread_create(&m->thread, NULL, run_in_thread, m);
         m->started = !e;
-        if (!e)
-            continue;
-        m->result = hoccl_fail(HOCCL_ERR_SYSTEM, "starting a thread to make a communicator: %s", strerror(e));
-        memcpy(m->text, hoccl_error_text(), sizeof m->text);
-        refuse(m);
+        if (e)
+            give_up(m, e);
     }
     for (struct making *m = first; m; m = m->next)
         if (m->started)
@@ -205,6 +218,17 @@ void hoccl_make_forget(void)
     last = NULL;
 }
 
+/* Behind the group's last split of the same communicator. */
+static void follow(struct making *m)
+{
+    struct making *p = first;
+    while (p && (p->make != split || p->parent != m->parent || p->behind))
+        p = p->next;
+    if (p)
+        p->behind = m;
+    m->follows = p != NULL;
+}
+
 /* At once, or kept for the end of the open group. */
 static HOCCL_Result submit(const struct making *asked)
 {
@@ -214,6 +238,8 @@ static HOCCL_Result submit(const struct making *asked)
     *m = *asked;
     if (!hoccl_driver_load()) /* else making it will say so, to all ranks */
         hoccl_driver.CtxGetCurrent(&m->context);
+    if (m->make == split)
+        follow(m);
     if (last)
         last->next = m;
     else

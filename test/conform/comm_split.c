@@ -316,13 +316,45 @@ static void test_group(void **state)
         ok(HOCCL_CommDestroy(comm[i]));
 }
 
+/* Rows and columns of a grid in one group: splits of one communicator, in the order of the calls. */
+static void body_rows(struct rank *r)
+{
+    HOCCL_Comm row = HOCCL_COMM_NULL, column = HOCCL_COMM_NULL, all = HOCCL_COMM_NULL;
+    int size = 0, rank = -1;
+
+    for (int i = 0; i < 5 && !r->failed; i++) {
+        RANK_OK(r, HOCCL_GroupStart());
+        RANK_OK(r, HOCCL_CommSplit(r->comm, r->rank / 3, 0, &row));
+        RANK_OK(r, HOCCL_CommSplit(r->comm, r->rank % 3, 0, &column));
+        RANK_OK(r, HOCCL_CommSplit(r->comm, 0, -r->rank, &all));
+        if (!RANK_OK(r, HOCCL_GroupEnd()))
+            return;
+        RANK_OK(r, HOCCL_CommSize(row, &size));
+        RANK_TRUE(r, size == 3);
+        RANK_OK(r, HOCCL_CommSize(column, &size));
+        RANK_TRUE(r, size == 2);
+        RANK_OK(r, HOCCL_CommRank(all, &rank));
+        RANK_TRUE(r, rank == r->size - 1 - r->rank);
+        rank_exchange(r, i % 3 == 0 ? row : i % 3 == 1 ? column : all, 1000, 4);
+        RANK_OK(r, HOCCL_CommDestroy(row));
+        RANK_OK(r, HOCCL_CommDestroy(column));
+        RANK_OK(r, HOCCL_CommDestroy(all));
+    }
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    ranks_run(6, body_rows, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_halves), cmocka_unit_test(test_again),   cmocka_unit_test(test_no_color),
         cmocka_unit_test(test_busy),   cmocka_unit_test(test_missing), cmocka_unit_test(test_wrong),
         cmocka_unit_test(test_abort),  cmocka_unit_test(test_left),    cmocka_unit_test(test_many),
-        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_group),  cmocka_unit_test(test_rows),
     };
 
     ranks_environment(8);
