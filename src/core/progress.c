@@ -366,6 +366,11 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or HOCCL_GATE=push, or use memory that can be opened by other processes",
                           limit);
+    if (g->gate.kind != HOCCL_GATE_NONE && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_D2H, now))
+        return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                          "copies to host memory stand behind operations that are queued behind others on their streams, for %llu s "
+                          "(HOCCL_TIMEOUT): set CUDA_DEVICE_MAX_CONNECTIONS=32, or post on a stream only when the operation before it "
+                          "there has completed", limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         if (stalled(g, (enum hoccl_direction)i, now))
             return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",

@@ -10,7 +10,9 @@
  *
  *   H2D   the normal one: flows are pushed and pulled; what must be staged through host memory stands still while gated
  *         streams wait (an error after HOCCL_TIMEOUT that names the ways out)
- *   PUSH  by HOCCL_GATE=push: everything is staged through host memory, slower, and everything moves
+ *   PUSH  by HOCCL_GATE=push: everything is staged through host memory, slower, and moves while fewer streams than there
+ *         are channels have a further operation queued: its start signal is a D2H copy, and holds its channel until the
+ *         operation in front of it is released (an error after HOCCL_TIMEOUT)
  *   none  without another GPU, where every flow is staged by D2H and H2D copies; or with 32 channels, which no 31 parked
  *         streams can fill */
 #ifndef HOCCL_STREAM_GATE_H
