@@ -165,6 +165,14 @@ static void keep(struct run *r, struct edge *e)
     e->left--;
 }
 
+static HOCCL_Result ended(const struct hoccl_gather *g, int rank)
+{
+    const char *why = g->why ? g->why(g->stirred, rank) : NULL;
+    if (why)
+        return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d: %s", g->name, rank, why);
+    return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d has ended, or has left the communicator", g->name, rank);
+}
+
 static HOCCL_Result take(struct run *r, struct edge *e)
 {
     const struct hoccl_gather *g = r->g;
@@ -174,8 +182,7 @@ static HOCCL_Result take(struct run *r, struct edge *e)
         if (!n)
             return HOCCL_SUCCESS;
         if (n < 0)
-            return hoccl_fail(HOCCL_ERR_BOOTSTRAP, "%s: rank %d has ended, or has left the communicator", g->name,
-                              g->ranks[e->place]);
+            return ended(g, g->ranks[e->place]);
         if (h->call == g->call && h->step == GIVEN_UP)
             return given_up(r, e);
         if ((int32_t)(h->call - g->call) < 0 || (h->call == g->call && h->step < g->step))

@@ -30,7 +30,8 @@ struct hoccl_gather {
     HOCCL_Result (*check)(void *arg); /* may the waiting go on? NULL: nothing can end it but time */
     void *arg;
     void (*stir)(void *arg, bool begins); /* called before the first packet is sent and after the last; NULL: no need */
-    void *stirred;
+    const char *(*why)(void *arg, int rank); /* why this rank's end has closed: NULL: it has ended, or left. NULL: nobody knows */
+    void *stirred;                           /* the argument of both */
 };
 
 /* Collective: `all` receives count × bytes (at most HOCCL_BLOB_MAX each) in the order of `ranks`. BOOTSTRAP if a rank is

@@ -161,6 +161,12 @@ void hoccl_abroad_stir(void *arg, bool begins)
         hoccl_proxy_ring(comm);
 }
 
+const char *hoccl_abroad_why(void *arg, int rank)
+{
+    const struct hoccl_far *far = ((struct hoccl_comm *)arg)->peers[rank].far;
+    return far && hoccl_observe(&far->state) == HOCCL_FAR_BROKEN ? far->text : NULL;
+}
+
 /* ---- the progress thread ----------------------------------------------------------------------------------------- */
 
 static void begin(struct hoccl_comm *c)

@@ -72,6 +72,9 @@ HOCCL_Result hoccl_abroad_meet(struct hoccl_comm *comm, uint64_t timeout, HOCCL_
 /* For hoccl_gather: its packets have to be carried. `arg` is the communicator. */
 void hoccl_abroad_stir(void *arg, bool begins);
 
+/* For hoccl_gather: what has broken the connection to a rank, else NULL. */
+const char *hoccl_abroad_why(void *arg, int rank);
+
 /* Calling thread: nothing more will be posted. */
 void hoccl_abroad_end_posting(struct hoccl_comm *comm);
 

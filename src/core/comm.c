@@ -398,7 +398,7 @@ static HOCCL_Result agree(struct opening *o, HOCCL_Result so_far)
 {
     struct hoccl_comm *c = o->comm;
     struct hoccl_gather g = {.name = "start-up", .links = c->links, .me = c->rank, .timeout = hoccl_settings.init_timeout,
-                             .check = check_boot, .arg = o->boot, .stir = hoccl_abroad_stir, .stirred = c};
+                             .check = check_boot, .arg = o->boot, .stir = hoccl_abroad_stir, .why = hoccl_abroad_why, .stirred = c};
     int *ranks = hoccl_alloc((size_t)c->size * sizeof *ranks, "start-up");
     int32_t *lowest = hoccl_alloc((size_t)c->size * sizeof *lowest, "start-up"), mine = lowest_here(c);
     struct hoccl_layout *layout = hoccl_alloc(sizeof *layout, "start-up");

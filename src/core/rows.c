@@ -118,8 +118,8 @@ static struct hoccl_gather gather_of(struct hoccl_comm *comm, const int *ranks)
 {
     return (struct hoccl_gather){.name = "agreeing on the counts", .links = comm->links, .ranks = ranks, .count = comm->size,
                                  .me = comm->rank, .tree = comm->abroad.sparse, .call = ++comm->exchanges,
-                                 .timeout = hoccl_settings.init_timeout, .check = check, .arg = comm, .stir = hoccl_abroad_stir,
-                                 .stirred = comm};
+                                 .timeout = hoccl_settings.init_timeout, .check = check, .arg = comm,
+                                 .stir = hoccl_abroad_stir, .why = hoccl_abroad_why, .stirred = comm};
 }
 
 static int *all_ranks(const struct hoccl_comm *comm)

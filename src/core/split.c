@@ -80,7 +80,7 @@ static HOCCL_Result begin(struct hoccl_comm *parent, struct split *s)
     s->gather = (struct hoccl_gather){.name = "splitting", .links = parent->links, .ranks = s->ranks,
                                       .count = parent->size, .me = parent->rank, .tree = parent->abroad.sparse, .call = ++parent->exchanges,
                                       .timeout = hoccl_settings.init_timeout, .check = check_parent, .arg = parent,
-                                      .stir = hoccl_abroad_stir, .stirred = parent};
+                                      .stir = hoccl_abroad_stir, .why = hoccl_abroad_why, .stirred = parent};
     if (!s->choices || !s->ranks || !s->members)
         return HOCCL_ERR_MEMORY;
     for (int p = 0; p < parent->size; p++)

@@ -103,8 +103,7 @@ void hoccl_far_join(struct hoccl_far *far)
         hoccl_far_broken(far, "%s", hoccl_error_text());
 }
 
-/* Nothing more comes or goes: the network holds nothing of ours, and who waits in hoccl_gather is told. A peer that is calling
- * finds nobody any more. */
+/* Nothing more comes or goes: the network holds nothing of ours. A peer that is calling finds nobody any more. */
 static void end_connection(struct hoccl_far *far)
 {
     if (far->connection)
@@ -114,6 +113,12 @@ static void end_connection(struct hoccl_far *far)
     far->connection = NULL;
     far->lost += hoccl_wire_reclaim(far->wire, far);
     forget_words(far);
+}
+
+/* Who waits in hoccl_gather is told, and finds the reason in place. */
+static void be_over(struct hoccl_far *far, uint32_t state)
+{
+    hoccl_publish(&far->state, state);
     if (far->packets >= 0)
         shutdown(far->packets, SHUT_RDWR);
 }
@@ -125,7 +130,7 @@ void hoccl_far_closed(struct hoccl_far *far)
     end_connection(far);
     if (hoccl_board_state(far->board) == HOCCL_BOARD_OPEN)
         hoccl_board_say(far->board, HOCCL_BOARD_CLOSED, NULL);
-    hoccl_publish(&far->state, HOCCL_FAR_CLOSED);
+    be_over(far, HOCCL_FAR_CLOSED);
 }
 
 void hoccl_far_broken(struct hoccl_far *far, const char *format, ...)
@@ -138,7 +143,7 @@ void hoccl_far_broken(struct hoccl_far *far, const char *format, ...)
     va_end(arguments);
     end_connection(far);
     hoccl_log(HOCCL_LOG_INFO, "the connection to %s is broken: %s", far->name, far->text);
-    hoccl_publish(&far->state, HOCCL_FAR_BROKEN);
+    be_over(far, HOCCL_FAR_BROKEN);
 }
 
 void hoccl_far_close(struct hoccl_far *far)
@@ -147,7 +152,7 @@ void hoccl_far_close(struct hoccl_far *far)
     if (hoccl_observe(&far->state) == HOCCL_FAR_ENDED)
         return;
     end_connection(far);
-    hoccl_publish(&far->state, HOCCL_FAR_ENDED);
+    be_over(far, HOCCL_FAR_ENDED);
 }
 
 bool hoccl_far_flushed(const struct hoccl_far *far)

@@ -57,7 +57,8 @@ until_ended() {
         runner=$!
         come 2 'data to rank . is sent over the network'
     else
-        job "$programs/test/hosts/waits" {hosts_alive}>&- &
+        # shellcheck disable=SC2046 # a word or none
+        job "$programs/test/hosts/waits" $([ "$program" = idle ] || echo "$program") {hosts_alive}>&- &
         runner=$!
         come 2 'rank . waits'
     fi
@@ -74,7 +75,7 @@ until_ended() {
 
 case_link_down() {
     local program
-    for program in busy idle; do
+    for program in busy idle split; do
         until_ended "$program" hosts_in head ip link set data2 down
         says 'no answer'
         hosts_in head ip link set data2 up
