@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the calling thread does: check, number, enqueue on streams, hand over. Its cost does not depend on the bytes: no
- * chunk is submitted here, no peer waited for, no lock taken that the proxy holds for long. */
+ * chunk is submitted here, no lock taken that the proxy holds for long, no peer waited for but where streams or hardware channels
+ * are short (parking.h, gate.h). */
 #include "core/post.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "core/proxy.h"
@@ -11,6 +13,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#define QUEUED_LOOK (10 * HOCCL_US)
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
@@ -238,6 +242,8 @@ struct part {
     int fresh; /* streams that held no operation before: they will be parked */
     struct hoccl_comm_stream *stream[HOCCL_PARKED_MAX];
     bool was_free[HOCCL_PARKED_MAX];
+    bool gated[HOCCL_PARKED_MAX];
+    bool queued[HOCCL_PARKED_MAX]; /* gated, behind another turn of its stream, and counted so */
     struct hoccl_turn turn[HOCCL_PARKED_MAX]; /* a copy: once handed over, the operation may be freed at any time */
 };
 
@@ -254,6 +260,7 @@ static HOCCL_Result add_stream(struct part *p, CUstream stream)
         return hoccl_fail(HOCCL_ERR_USAGE, "a group over more than %d streams: no more can wait at once", HOCCL_PARKED_MAX);
     p->foreground |= hoccl_hold_inside(&p->comm->hold, s->handshake.stream_id);
     p->was_free[p->turns] = hoccl_fetch_add(&s->handshake.outstanding, 1) == 0;
+    p->queued[p->turns] = false;
     p->fresh += p->was_free[p->turns];
     p->stream[p->turns++] = s;
     return HOCCL_SUCCESS;
@@ -262,6 +269,9 @@ static HOCCL_Result add_stream(struct part *p, CUstream stream)
 /* Nothing will be posted. A stream whose earlier operations have ended meanwhile is parked no longer. */
 static void drop_streams(struct part *p)
 {
+    for (int i = 0; i < p->turns; i++)
+        if (p->queued[i])
+            hoccl_handshake_unqueue(&p->stream[i]->handshake, &p->comm->gpu->gate);
     for (int i = 0; i < p->turns; i++)
         if (hoccl_fetch_add(&p->stream[i]->handshake.outstanding, -1) == 1 && !p->was_free[i])
             hoccl_parking_leave(1);
@@ -304,12 +314,13 @@ _Static_assert(_Alignof(struct hoccl_op) <= 16 && _Alignof(struct hoccl_op_turn)
                "and 16 is enough for them");
 
 /* Nothing here can fail: numbers are given out only when the operation will be posted. */
-static void fill_op(struct part *p, const struct hoccl_request *q, size_t n, bool gated)
+static void fill_op(struct part *p, const struct hoccl_request *q, size_t n)
 {
     struct hoccl_op *op = p->op;
     for (int i = 0; i < p->turns; i++) {
         struct hoccl_handshake *h = &p->stream[i]->handshake;
-        p->turn[i] = hoccl_turn_next(h, gated || hoccl_turn_gated_last(h));
+        p->turn[i] = hoccl_turn_next(h, p->gated[i]);
+        p->turn[i].queued = p->queued[i];
         op->turn[i] = (struct hoccl_op_turn){.turn = p->turn[i], .stream = p->stream[i], .op = op};
         hoccl_list_init(&op->turn[i].link);
         if (p->turn[i].gated)
@@ -394,7 +405,6 @@ static HOCCL_Result divide(const struct hoccl_request *q, size_t n, struct part 
     return HOCCL_SUCCESS;
 }
 
-/* Every operation's memory, then every stream's right to park: all that can fail before anything is posted. */
 /* Waiting for room ends when a communicator of the group fails or is given up meanwhile. */
 struct parts {
     const struct part *part;
@@ -414,25 +424,48 @@ static HOCCL_Result given_up(void *arg)
     return r;
 }
 
-static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part *parts, int count, int *parked)
+/* A gated turn behind another one of its stream takes a channel, and may have to wait until that one is released. */
+static HOCCL_Result await_channels(struct part *p, int parked, struct parts *all)
+{
+    struct hoccl_gate *gate = &p->comm->gpu->gate;
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int i = 0; i < p->turns && !r; i++) {
+        struct hoccl_handshake *h = &p->stream[i]->handshake;
+        p->gated[i] = hoccl_gate_needed(gate, parked) || hoccl_turn_gated_last(h);
+        while (p->gated[i] && !r && hoccl_observe(&h->outstanding) > 1 && !(p->queued[i] = hoccl_handshake_queue(h, gate))) {
+            hoccl_sleep(QUEUED_LOOK);
+            r = given_up(all);
+        }
+    }
+    return r;
+}
+
+/* Every operation's memory, then every stream's right to park: all that can fail before anything is posted. */
+static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part *parts, int count)
 {
     HOCCL_Result r = HOCCL_SUCCESS;
-    int fresh = 0;
+    int fresh = 0, parked = 0;
     for (int i = 0; i < count && !r; i++) {
         r = make_op(&parts[i], q, n);
         fresh += parts[i].fresh;
     }
     struct parts all = {parts, count};
-    return r ? r : hoccl_parking_enter(fresh, hoccl_settings.timeout, given_up, &all, parked);
+    if (r || (r = hoccl_parking_enter(fresh, hoccl_settings.timeout, given_up, &all, &parked)))
+        return r;
+    for (int i = 0; i < count && !r; i++)
+        r = await_channels(&parts[i], parked, &all);
+    if (r)
+        hoccl_parking_leave(fresh);
+    return r;
 }
 
 HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)
 {
     struct part parts[HOCCL_GROUP_COMMS];
-    int count = 0, parked = 0;
+    int count = 0;
     HOCCL_Result r = divide(requests, n, parts, &count);
     if (!r)
-        r = prepare(requests, n, parts, count, &parked);
+        r = prepare(requests, n, parts, count);
     if (r) {
         for (int i = 0; i < count; i++) {
             drop_streams(&parts[i]);
@@ -441,7 +474,7 @@ HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)
         return r;
     }
     for (int i = 0; i < count; i++) {
-        fill_op(&parts[i], requests, n, hoccl_gate_needed(&parts[i].comm->gpu->gate, parked));
+        fill_op(&parts[i], requests, n);
         hand_over(&parts[i]);
     }
     return enqueue_all(parts, count);

@@ -47,6 +47,8 @@ static void release(struct hoccl_comm *comm, struct hoccl_op *op)
             hoccl_gate_unbar(&comm->gpu->gate);
         else
             bare = true;
+        if (op->turn[i].turn.queued)
+            hoccl_handshake_unqueue(op->turn[i].turn.handshake, &comm->gpu->gate);
     }
     if (bare)
         hoccl_nudge_give(&comm->gpu->nudge, &comm->gpu->submitter);
@@ -368,9 +370,9 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           limit);
     if (g->gate.kind != HOCCL_GATE_NONE && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_D2H, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
-                          "copies to host memory stand behind operations that are queued behind others on their streams, for %llu s "
-                          "(HOCCL_TIMEOUT): set CUDA_DEVICE_MAX_CONNECTIONS=32, or post on a stream only when the operation before it "
-                          "there has completed", limit);
+                          "copies to host memory stand behind what is queued behind operations on their streams (the program's own copies "
+                          "to host memory, or another communicator's operations), for %llu s (HOCCL_TIMEOUT): set "
+                          "CUDA_DEVICE_MAX_CONNECTIONS=32, or queue that when the operation has completed", limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         if (stalled(g, (enum hoccl_direction)i, now))
             return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",

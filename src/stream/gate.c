@@ -129,6 +129,20 @@ void hoccl_gate_unbar(struct hoccl_gate *gate)
     hoccl_fetch_add(&gate->gated, -1u);
 }
 
+bool hoccl_gate_queue(struct hoccl_gate *gate)
+{
+    uint32_t most = (uint32_t)gate->channels - 1;
+    if (hoccl_fetch_add(&gate->queued, 1u) < most || gate->kind != HOCCL_GATE_PUSH)
+        return true;
+    hoccl_gate_unqueue(gate);
+    return false;
+}
+
+void hoccl_gate_unqueue(struct hoccl_gate *gate)
+{
+    hoccl_fetch_add(&gate->queued, -1u);
+}
+
 bool hoccl_gate_barred(const struct hoccl_gate *gate)
 {
     return hoccl_observe(&gate->gated) != 0;

@@ -10,9 +10,9 @@
  *
  *   H2D   the normal one: flows are pushed and pulled; what must be staged through host memory stands still while gated
  *         streams wait (an error after HOCCL_TIMEOUT that names the ways out)
- *   PUSH  by HOCCL_GATE=push: everything is staged through host memory, slower, and moves while fewer streams than there
- *         are channels have a further operation queued: its start signal is a D2H copy, and holds its channel until the
- *         operation in front of it is released (an error after HOCCL_TIMEOUT)
+ *   PUSH  by HOCCL_GATE=push, or with ranks on other nodes: everything is staged through host memory, slower. The start signal
+ *         of a turn that is queued behind another one of its stream is a D2H copy too, which holds its channel until that one is
+ *         released; so fewer streams than there are channels have such turns, and who would post on one more waits
  *   none  without another GPU, where every flow is staged by D2H and H2D copies; or with 32 channels, which no 31 parked
  *         streams can fill */
 #ifndef HOCCL_STREAM_GATE_H
@@ -32,6 +32,7 @@ struct hoccl_gate {
     bool always;                       /* asked for by HOCCL_GATE: from the first parked stream on */
     uint32_t gated;                    /* gated turns that are out: enqueued, not released */
     uint32_t passing;                  /* H2D copies that are out and would not end behind a gate */
+    uint32_t queued;                   /* streams with gated turns that were enqueued behind another one */
 };
 
 /* Which gate a GPU gets: `other` is an ordinal of a GPU that its engines reach, or −1. */
@@ -55,6 +56,10 @@ HOCCL_Result hoccl_gate_suit_wire(struct hoccl_gate *gate, const struct hoccl_de
  * Progress thread: a gated turn has been released. */
 void hoccl_gate_bar(struct hoccl_gate *gate);
 void hoccl_gate_unbar(struct hoccl_gate *gate);
+
+/* May one more stream have gated turns behind others? Then it is counted, until the last of them is released. */
+bool hoccl_gate_queue(struct hoccl_gate *gate);
+void hoccl_gate_unqueue(struct hoccl_gate *gate);
 
 /* Progress thread: are gated turns out? Count a copy, if none is; n copies have landed. */
 bool hoccl_gate_barred(const struct hoccl_gate *gate);

@@ -58,7 +58,21 @@ struct hoccl_turn hoccl_turn_next(struct hoccl_handshake *h, bool gated)
             hoccl_publish(h->start16.host, (sequence - 1) & 0xffff);
         h->last_gated = sequence;
     }
-    return (struct hoccl_turn){h, sequence, gated};
+    return (struct hoccl_turn){.handshake = h, .sequence = sequence, .gated = gated};
+}
+
+bool hoccl_handshake_queue(struct hoccl_handshake *h, struct hoccl_gate *gate)
+{
+    if (hoccl_fetch_add(&h->queued, 1) || hoccl_gate_queue(gate))
+        return true;
+    hoccl_fetch_add(&h->queued, -1);
+    return false;
+}
+
+void hoccl_handshake_unqueue(struct hoccl_handshake *h, struct hoccl_gate *gate)
+{
+    if (hoccl_fetch_add(&h->queued, -1) == 1)
+        hoccl_gate_unqueue(gate);
 }
 
 static void set_write(CUstreamBatchMemOpParams *p, const struct hoccl_turn *t)

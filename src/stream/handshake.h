@@ -26,6 +26,7 @@ struct hoccl_handshake {
     uint32_t posted;           /* calling thread: last sequence number given out */
     uint32_t last_gated;       /* calling thread: last one that was gated */
     int32_t outstanding;       /* operations enqueued and not released; both threads, atomically */
+    int32_t queued;            /* turns that are out and were enqueued gated behind another one; both threads, atomically */
     bool open_for_all;         /* progress thread: released for good, at an error or abort */
 };
 
@@ -34,6 +35,7 @@ struct hoccl_turn {
     struct hoccl_handshake *handshake;
     uint32_t sequence;
     bool gated;
+    bool queued; /* gated, behind another turn, and counted so (hoccl_handshake_queue) */
 };
 
 /* Take three flags. A new handshake begins at the value its end flag has. */
@@ -55,6 +57,11 @@ HOCCL_Result hoccl_turn_start(const struct hoccl_turn *turn, const struct hoccl_
 HOCCL_Result hoccl_turn_wait(const struct hoccl_turn *turn, const struct hoccl_gate *gate);
 /* Both at once, in one driver call where that is possible. */
 HOCCL_Result hoccl_turn_start_and_wait(const struct hoccl_turn *turn, const struct hoccl_gate *gate);
+
+/* Calling thread: may the next turn, a gated one, be enqueued behind those that are out? Then it is counted, here and, if it is the
+ * first such, by the gate. Progress thread, or who does not post it after all: it has been released. */
+bool hoccl_handshake_queue(struct hoccl_handshake *h, struct hoccl_gate *gate);
+void hoccl_handshake_unqueue(struct hoccl_handshake *h, struct hoccl_gate *gate);
 
 /* Progress thread: has the stream reached this turn? Let the stream go on behind it. */
 bool hoccl_turn_reached(const struct hoccl_turn *turn);

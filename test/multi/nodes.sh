@@ -45,9 +45,10 @@ CUDA_DEVICE_MAX_CONNECTIONS=1 nodes 2 pass 120 2 "$multi/paths" --sm
 CUDA_DEVICE_MAX_CONNECTIONS=8 HOCCL_DEBUG=info nodes 1+2 pass 120 3 "$multi/random" 10 3
 grep -q 'gates are pushes' "$work/output" || complain "no line says that the gate has changed"
 HOCCL_GATE=h2d nodes 2 must_fail 'HOCCL_GATE=push' 60 2 "$examples/hello"
-# Operations queued on one stream: their start signals take the one channel of such copies, and the error says the way out.
+CUDA_DEVICE_MAX_CONNECTIONS=1 nodes 2 pass 60 2 "$examples/sendrecv_perf" -b 64K -e 64K -n 20 -c 0
+# The program's own copies, queued behind operations, take the one channel of such copies: the error says the way out.
 CUDA_DEVICE_MAX_CONNECTIONS=1 HOCCL_TIMEOUT=2 nodes 2 must_fail 'copies to host memory.*CUDA_DEVICE_MAX_CONNECTIONS=32' 60 2 \
-    "$examples/sendrecv_perf" -b 64K -e 64K -n 5
+    "$examples/hello" --size 1M
 
 echo "-- collectives, splits, disagreements"
 nodes 2 pass 120 2 "$multi/moves" 20
