@@ -42,6 +42,9 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
     for gate in none push h2d d2h; do
         CUDA_DEVICE_MAX_CONNECTIONS=1 step "gate $gate" 30 ./gates "$gate"
     done
+    for case in '1 1' '8 1' '8 4' '8 7'; do # connections, streams with a D2H copy queued behind a wait
+        CUDA_DEVICE_MAX_CONNECTIONS=${case% *} step "queued behind gates, connections and streams $case" 30 ./gates push "${case#* }" d2h
+    done
     step engines 60 ./engines
     step turnaround 60 ./turnaround 200
     step raw 60 ./raw_pairs

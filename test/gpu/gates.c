@@ -2,8 +2,9 @@
 /* Which copies run beside a stream that is parked behind a gate, with the kinds of memory that HOCCL uses: the other GPU's
  * memory made without a context there, and memory of another process. One GPU context; two GPUs.
  *
- * usage: gates GATE [K]     GATE: none, push (to memory on GPU 1 without a context there), pushipc (to another process's
- *        memory), h2d, d2h; K streams are parked (1). Each copy below is tried on a fresh stream, then all are released. */
+ * usage: gates GATE [K [BEHIND]]   GATE: none, push (to memory on GPU 1 without a context there), pushipc (to another process's
+ *        memory), h2d, d2h; K streams are parked (1), each with a copy of the kind BEHIND queued behind its wait (none), as a
+ *        start signal or the program's own copy would be. Each copy below is tried on a fresh stream, then all are released. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <signal.h>
@@ -93,7 +94,7 @@ static void try(const char *k, size_t n, CUstream s, int slot)
 int main(int argc, char **argv)
 {
     static const char *const kinds[] = {"d2h", "h2d", "push", "pushipc", "pull", "pullipc"};
-    const char *gate = argc > 1 ? argv[1] : "none", *conn = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const char *gate = argc > 1 ? argv[1] : "none", *behind = argc > 3 ? argv[3] : "none", *conn = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int k = argc > 2 ? atoi(argv[2]) : 1, sock[2];
     CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
     CUmemAccessDesc a = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -131,9 +132,10 @@ int main(int argc, char **argv)
         check(cuStreamCreate(&parked[i], CU_STREAM_NON_BLOCKING), "stream");
         copy(gate, 64, parked[i]);
         check(cuStreamWaitValue32(parked[i], flags_dev, 1, CU_STREAM_WAIT_VALUE_GEQ), "park");
+        copy(behind, 64, parked[i]);
     }
     usleep(20000);
-    printf("[conn=%s] gate %s, %d parked: warm streams:", conn ? conn : "-", gate, k);
+    printf("[conn=%s] gate %s, %d parked, %s behind: warm streams:", conn ? conn : "-", gate, k, behind);
     for (int i = 0; i < 6; i++)
         try(kinds[i], 65536, warm[i], 1 + i);
     printf(" fresh streams:");
