@@ -88,7 +88,7 @@ static void note(struct call *c, int e)
     snprintf(m->tried + used, sizeof m->tried - used, "%s%s from %s (%s)", used ? ", " : "", to, from,
              e == NOT_THE_PEER ? "somebody else answers there" : strerror(e));
     m->heard |= e != ECONNREFUSED;
-    m->unmade = c->fd < 0 ? e : 0;
+    m->unmade = e == EMFILE || e == ENFILE ? e : 0; /* and not, say, for want of IPv6 here, where another address may be the one */
 }
 
 static void begin_round(struct tcp_meeting *m, uint64_t at)

@@ -51,7 +51,7 @@ struct tcp_meeting {
     uint64_t dial_until;         /* somebody must have answered */
     int refused;                 /* rounds in a row in which every address refused */
     bool heard;                  /* something else than a refusal in this round */
-    int unmade;                  /* why the last call had no socket to begin with, else 0 */
+    int unmade;                  /* EMFILE, ENFILE: there was no descriptor for the last call, else 0 */
     struct hoccl_list calls;
     char tried[240];             /* addresses and errors of this round */
     char before[240];            /* of the last one that was complete */
