@@ -23,6 +23,32 @@ void hoccl_stage_init_host(struct hoccl_stage *stage, char *host, int fd)
     };
 }
 
+/* Do bytes that are pushed there come back? */
+static bool reached(const struct hoccl_stage_view *v, CUdeviceptr there)
+{
+    bool lost = !hoccl_reach_confirm(v->device, v->gate, v->flags, there);
+    if (lost)
+        hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "
+                  "access it: host memory is used instead. An IOMMU or PCIe access control (ACS) may be in the way",
+                  v->device->pci, v->other);
+    return !lost;
+}
+
+/* Where hardware channels are few the look at what has come back, a D2H copy, could stand behind one that the program has queued
+ * behind an operation: so it is made before there are operations. */
+static void confirm_early(struct hoccl_stage_view *v)
+{
+    struct hoccl_device_memory line;
+    if (v->gate->kind == HOCCL_GATE_NONE || hoccl_device_memory_open(v->device, v->other, HOCCL_REACH_LINE, &line))
+        return;
+    v->confirmed = reached(v, line.address);
+    if (!v->confirmed) {
+        v->result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+        v->state = HOCCL_STAGE_FAILED;
+    }
+    hoccl_device_memory_close(&line);
+}
+
 void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *device, int other,
                           const struct hoccl_gate *gate, struct hoccl_flag_pool *flags)
 {
@@ -33,6 +59,8 @@ void hoccl_stage_init_gpu(struct hoccl_stage *stage, const struct hoccl_device *
     };
     if (other >= 0 && hoccl_driver.DeviceGetUuid(&stage->view.uuid, other))
         stage->view.other = -1;
+    if (stage->view.other >= 0)
+        confirm_early(&stage->view);
 }
 
 unsigned hoccl_stage_take(struct hoccl_stage *stage, unsigned most, unsigned span, uint16_t *slots)
@@ -77,17 +105,6 @@ static CUresult prepare_host(struct hoccl_stage_view *v)
     return r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : r;
 }
 
-/* Do bytes that are pushed there come back? */
-static bool reached(const struct hoccl_stage_view *v)
-{
-    bool lost = !hoccl_reach_confirm(v->device, v->gate, v->flags, v->memory.address);
-    if (lost)
-        hoccl_log(HOCCL_LOG_WARN, "what this GPU (%s) writes to GPU %d does not come back, although the driver says that it can "
-                  "access it: host memory is used instead. An IOMMU or PCIe access control (ACS) may be in the way",
-                  v->device->pci, v->other);
-    return !lost;
-}
-
 static CUresult prepare_gpu(struct hoccl_stage_view *v)
 {
     CUpointer_attribute id = CU_POINTER_ATTRIBUTE_BUFFER_ID;
@@ -95,7 +112,7 @@ static CUresult prepare_gpu(struct hoccl_stage_view *v)
     if (hoccl_device_memory_open(v->device, v->other, v->bytes, &v->memory))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = hoccl_driver.PointerGetAttributes(1, &id, &key, v->memory.address);
-    if (!r && !reached(v))
+    if (!r && !v->confirmed && !reached(v, v->memory.address))
         r = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (r)
         hoccl_device_memory_close(&v->memory);

@@ -33,6 +33,7 @@ struct hoccl_stage_view {
     CUuuid uuid;        /* GPU: that GPU's */
     const struct hoccl_gate *gate;   /* GPU: with the next one, to see whether bytes arrive there (reach.h) */
     struct hoccl_flag_pool *flags;
+    bool confirmed;     /* GPU: they do, as far as that could be tried */
     uint64_t key;       /* GPU: the driver's id of the memory, by which other processes know it; submitter, before READY */
     struct hoccl_device_memory memory; /* GPU */
 };
