@@ -5,7 +5,7 @@
 
 #include "hoccl.h"
 
-enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_PUSH, HOCCL_GATE_H2D };
+enum hoccl_gate_choice { HOCCL_GATE_AUTO, HOCCL_GATE_NONE, HOCCL_GATE_PUSH, HOCCL_GATE_H2D, HOCCL_GATE_COMPUTE };
 
 /* Ways to break the executor on purpose, so that a test can show that it would notice. */
 enum hoccl_break { HOCCL_BREAK_NOTHING, HOCCL_BREAK_LOCAL_COPY, HOCCL_BREAK_EARLY_FLAG, HOCCL_BREAK_EARLY_REUSE, HOCCL_BREAK_NO_FLUSH,

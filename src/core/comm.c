@@ -319,7 +319,7 @@ static void say_what_was_chosen(const struct opening *o)
               "%d ranks by %s; GPU %s (%s), driver %s; within the node by pushes, pulls and staging; %d hardware channels, "
               "gate %s; mailboxes %zu bytes; %d ranks on other nodes%s%s%s%s",
               c->size, o->boot->ops->name, c->gpu->device.pci, c->gpu->device.name, hoccl_driver.name, c->gpu->gate.channels,
-              c->gpu->gate.kind == HOCCL_GATE_NONE ? "none" : c->gpu->gate.kind == HOCCL_GATE_PUSH ? "push" : "h2d",
+              hoccl_gate_names[c->gpu->gate.kind],
               c->board_bytes, c->abroad.count, c->abroad.count ? ": " : "",
               c->abroad.count ? c->gpu->wire->about : "", c->abroad.count ? "; slots " : "",
               c->abroad.count ? c->gpu->wire->slots : "");

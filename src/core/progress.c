@@ -368,6 +368,10 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or HOCCL_GATE=push, or use memory that can be opened by other processes",
                           limit);
+    if (g->gate.kind == HOCCL_GATE_COMPUTE && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_H2D, now))
+        return hoccl_fail(HOCCL_ERR_TIMEOUT,
+                          "a copy of one byte from host memory stands behind streams that wait, for %llu s (HOCCL_TIMEOUT): it needs the "
+                          "channels of kernels; set CUDA_DEVICE_MAX_CONNECTIONS=32", limit);
     if (g->gate.kind != HOCCL_GATE_NONE && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_D2H, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "copies to host memory stand behind what is queued behind operations on their streams (the program's own copies "

@@ -20,6 +20,8 @@
 #define PASSING_MOST (50 * HOCCL_MS) /* copies which passed are waited for: longer ones are with the driver, in front of the gate */
 #define MANY 32 /* channels: more than streams can be parked */
 
+const char *const hoccl_gate_names[] = {"auto", "none", "push", "h2d", "compute"};
+
 int hoccl_gate_channels(void)
 {
     const char *v = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -51,13 +53,12 @@ static HOCCL_Result fill(struct hoccl_gate *gate)
 
 enum hoccl_gate_choice hoccl_gate_kind(int channels, int other)
 {
-    if (hoccl_settings.gate == HOCCL_GATE_NONE || other < 0)
+    enum hoccl_gate_choice asked = hoccl_settings.gate;
+    if (asked == HOCCL_GATE_NONE || (asked == HOCCL_GATE_AUTO && channels >= MANY))
         return HOCCL_GATE_NONE;
-    if (hoccl_settings.gate != HOCCL_GATE_AUTO)
-        return hoccl_settings.gate;
-    if (channels >= MANY)
-        return HOCCL_GATE_NONE;
-    return HOCCL_GATE_H2D;
+    if (other < 0)
+        return HOCCL_GATE_COMPUTE;
+    return asked == HOCCL_GATE_AUTO ? HOCCL_GATE_H2D : asked;
 }
 
 HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device *device, int other,
@@ -65,9 +66,9 @@ HOCCL_Result hoccl_gate_open(struct hoccl_gate *gate, const struct hoccl_device 
 {
     struct hoccl_gate g = {.channels = hoccl_gate_channels(), .always = hoccl_settings.gate != HOCCL_GATE_AUTO};
     g.kind = hoccl_gate_kind(g.channels, other);
-    if (g.kind == HOCCL_GATE_NONE && g.channels == 1)
-        hoccl_log(HOCCL_LOG_WARN, "CUDA_DEVICE_MAX_CONNECTIONS is 1 and no other GPU is in reach: a stream that waits in HOCCL stops "
-                  "every kernel of this process, and operations on two streams can wait for each other; set it to 8 or more");
+    if (g.kind == HOCCL_GATE_COMPUTE && other < 0 && g.channels == 1)
+        hoccl_log(HOCCL_LOG_WARN, "CUDA_DEVICE_MAX_CONNECTIONS is 1 and this process sees no other GPU: while a stream waits in HOCCL no "
+                  "kernel of this process runs; set it to 32");
     HOCCL_Result r = hoccl_device_memory_open(device, device->ordinal, TABLE_BYTES + GATE_BYTES, &g.memory);
     if (r)
         return r;
@@ -132,7 +133,7 @@ void hoccl_gate_unbar(struct hoccl_gate *gate)
 bool hoccl_gate_queue(struct hoccl_gate *gate)
 {
     uint32_t most = (uint32_t)gate->channels - 1;
-    if (hoccl_fetch_add(&gate->queued, 1u) < most || gate->kind != HOCCL_GATE_PUSH)
+    if (hoccl_fetch_add(&gate->queued, 1u) < most || gate->kind == HOCCL_GATE_H2D)
         return true;
     hoccl_gate_unqueue(gate);
     return false;
@@ -173,7 +174,7 @@ CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate)
     return gate->memory.address + SCRATCH;
 }
 
-/* Two rows: a plain H2D copy of this size goes through a compute channel, a 2-row copy through the engine. */
+/* H2D: two rows, for a plain copy of this size goes through a compute channel, which is what COMPUTE wants. */
 HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream)
 {
     CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
@@ -187,6 +188,9 @@ HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream)
     if (gate->kind == HOCCL_GATE_PUSH)
         return hoccl_driver_check(
             hoccl_driver.MemcpyDtoDAsync(gate->target.address, hoccl_gate_scratch(gate), GATE_BYTES, stream), "enqueueing a gate");
+    if (gate->kind == HOCCL_GATE_COMPUTE)
+        return hoccl_driver_check(hoccl_driver.MemcpyHtoDAsync(hoccl_gate_scratch(gate), gate->source.host, GATE_BYTES, stream),
+                                  "enqueueing a gate");
     return hoccl_driver_check(hoccl_driver.Memcpy2DAsync(&copy, stream), "enqueueing a gate");
 }
 

@@ -13,8 +13,9 @@
  *   PUSH  by HOCCL_GATE=push, or with ranks on other nodes: everything is staged through host memory, slower. The start signal
  *         of a turn that is queued behind another one of its stream is a D2H copy too, which holds its channel until that one is
  *         released; so fewer streams than there are channels have such turns, and who would post on one more waits
- *   none  without another GPU, where every flow is staged by D2H and H2D copies; or with 32 channels, which no 31 parked
- *         streams can fill */
+ *   COMPUTE  where the process sees no other GPU: compute, D2H and H2D are all the classes there are, and flows need the copies. Kernels
+ *         stand still while as many streams wait as there are channels, but no operation stops another one; queued turns as with PUSH
+ *   none  with 32 channels, which no 31 parked streams can fill */
 #ifndef HOCCL_STREAM_GATE_H
 #define HOCCL_STREAM_GATE_H
 
@@ -26,14 +27,17 @@
 struct hoccl_gate {
     struct hoccl_device_memory memory; /* 65,536 words, word i holds i; behind them a scratch line */
     struct hoccl_device_memory target; /* PUSH: on another GPU, without a context there */
-    struct hoccl_flag source;          /* H2D: the gate's copy reads here */
+    struct hoccl_flag source;          /* H2D, COMPUTE: the gate's copy reads here */
     int channels;                      /* CUDA_DEVICE_MAX_CONNECTIONS as the driver saw it */
-    enum hoccl_gate_choice kind;       /* NONE, PUSH, H2D */
+    enum hoccl_gate_choice kind;       /* NONE, PUSH, H2D, COMPUTE */
     bool always;                       /* asked for by HOCCL_GATE: from the first parked stream on */
     uint32_t gated;                    /* gated turns that are out: enqueued, not released */
     uint32_t passing;                  /* H2D copies that are out and would not end behind a gate */
     uint32_t queued;                   /* streams with gated turns that were enqueued behind another one */
 };
+
+/* By kind, as HOCCL_GATE writes it. */
+extern const char *const hoccl_gate_names[];
 
 /* Which gate a GPU gets: `other` is an ordinal of a GPU that its engines reach, or −1. */
 enum hoccl_gate_choice hoccl_gate_kind(int channels, int other);

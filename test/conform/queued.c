@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -101,9 +102,16 @@ static void test_queued(void **state)
     }
 }
 
+/* With push gates, and in a process of its own with those of a process that sees one GPU. */
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_queued)};
+    int status = 0;
+    pid_t child = fork();
+    if (!child)
+        setenv("HOCCL_GATE", "compute", 1);
+    else if (waitpid(child, &status, 0) != child || status)
+        return 1;
     far_noise();
     ranks_environment(8);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);

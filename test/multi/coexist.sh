@@ -8,18 +8,33 @@ for connections in 1 2 8 32; do
     CUDA_DEVICE_MAX_CONNECTIONS=$connections pass 60 2 "$coexist" streams
     grep -q independent "$work/output" || complain "the application's kernel or copy was stopped"
 done
+# One GPU in sight and one channel: kernels wait for the peer (400 ms), operations for no other one.
+for nodes in '' 2; do
+    HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu HOCCL_TIMEOUT=2 HOCCL_TEST_NODE=$nodes CUDA_DEVICE_MAX_CONNECTIONS=1 pass 60 2 \
+        "$coexist" streams
+    grep -q 'all after 4.*STOPPED' "$work/output" || complain "kernels ran, or the operations did not end with the peer's coming"
+    grep -q 'sees no other GPU' "$work/output" || complain "no warning"
+done
 
-# What stops what behind a gate, as measured on two H200s: the emulated GPU must answer the same.
+# What stops what behind a gate, as measured on H200s, with two GPUs in sight and with one: the emulated GPU must answer the same.
+# gates GPUS EXPECTED GATE [BEHIND]: what else is queued behind the parked wait
 gates() {
-    local gate=$1 expected=$2 found
-    found=$(CUDA_DEVICE_MAX_CONNECTIONS=1 timeout -k 5 60 "$top_builddir/test/gpu/gates" "$gate" | sed 's/.*fresh streams: //')
-    echo "== behind a gate of $gate: $found"
+    local gpus=$1 expected=$2 gate=$3 behind=${4:-none} found
+    found=$(HOCCL_EMU_DEVICES=$gpus CUDA_DEVICE_MAX_CONNECTIONS=1 timeout -k 5 60 "$top_builddir/test/gpu/gates" "$gate" 1 "$behind" |
+        sed 's/.*fresh streams: //')
+    echo "== $gpus GPUs, behind a gate of $gate, $behind queued: $found"
     [ "$found" = "$expected" ] || complain "not as measured: $expected"
 }
-gates none 'd2h runs; h2d runs; push runs; pushipc runs; pull runs; pullipc runs;'
-gates push 'd2h runs; h2d runs; push STOPPED; pushipc STOPPED; pull STOPPED; pullipc STOPPED;'
-gates h2d 'd2h runs; h2d STOPPED; push runs; pushipc runs; pull runs; pullipc runs;'
-gates d2h 'd2h STOPPED; h2d runs; push runs; pushipc runs; pull runs; pullipc runs;'
+gates 2 'kernel STOPPED; d2h runs; h2d runs; push runs; pushipc runs; pull runs; pullipc runs;' none
+gates 2 'kernel runs; d2h runs; h2d runs; push STOPPED; pushipc STOPPED; pull STOPPED; pullipc STOPPED;' push
+gates 2 'kernel runs; d2h runs; h2d STOPPED; push runs; pushipc runs; pull runs; pullipc runs;' h2d
+gates 2 'kernel runs; d2h STOPPED; h2d runs; push runs; pushipc runs; pull runs; pullipc runs;' d2h
+gates 1 'kernel STOPPED; d2h runs; h2d runs;' none
+gates 1 'kernel STOPPED; d2h runs; h2d runs;' compute
+gates 1 'kernel runs; d2h runs; h2d STOPPED;' h2d
+gates 1 'kernel runs; d2h STOPPED; h2d STOPPED;' h2d d2h
+gates 1 'kernel STOPPED; d2h runs; h2d STOPPED;' h2d kernel
+gates 1 'kernel runs; d2h STOPPED; h2d STOPPED;' d2h h2d
 
 pass 60 2 "$coexist" small
 pass 60 2 "$coexist" order

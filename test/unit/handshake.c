@@ -9,21 +9,22 @@
 
 #include <cuda.h>
 
+#define GATES 3
 #define TURNS 70000u
 #define AHEAD 200u /* turns enqueued at once: gated, each is 3 operations, and a queue takes 1,022 */
 
 static struct hoccl_device device;
 static struct hoccl_flag_pool flags;
-static struct hoccl_gate gates[2]; /* H2D, PUSH */
+static struct hoccl_gate gates[GATES]; /* H2D, PUSH, COMPUTE */
 static struct hoccl_gate gate;     /* the one in use */
 
 static int set_up(void **state)
 {
     (void)state;
-    static const enum hoccl_gate_choice kinds[] = {HOCCL_GATE_H2D, HOCCL_GATE_PUSH};
+    static const enum hoccl_gate_choice kinds[] = {HOCCL_GATE_H2D, HOCCL_GATE_PUSH, HOCCL_GATE_COMPUTE};
     if (hoccl_settings_load() || hoccl_driver_load() || hoccl_device_open(0, &device) || hoccl_flag_pool_open(&flags))
         fail_msg("%s", hoccl_error_text());
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < GATES; i++) {
         hoccl_settings.gate = kinds[i];
         if (hoccl_gate_open(&gates[i], &device, 1, &flags))
             fail_msg("%s", hoccl_error_text());
@@ -36,7 +37,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < GATES; i++)
         hoccl_gate_close(&gates[i], &flags);
     hoccl_flag_pool_close(&flags);
     return 0;
@@ -143,8 +144,10 @@ static void test_gated(void **state)
     run_turns(0, always, TURNS);
     run_turns(0xffffff00, always, 300);
     run_turns(0x7fff, always, 300);
-    gate = gates[1];
-    run_turns(0xffff, always, 1000);
+    for (int i = 1; i < GATES; i++) {
+        gate = gates[i];
+        run_turns(0xffff, always, 1000);
+    }
     gate = gates[0];
 }
 
@@ -167,7 +170,7 @@ static void test_halves(void **state)
     for (int round = 0; round < 100; round++) {
         struct hoccl_turn t[4];
         bool gated = round % 3 == 0;
-        gate = gates[round % 2];
+        gate = gates[round % GATES];
         for (int i = 0; i < 4; i++) {
             t[i] = hoccl_turn_next(&h[i], gated);
             OK(hoccl_turn_start(&t[i], &gate));
