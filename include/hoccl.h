@@ -142,8 +142,8 @@ HOCCL_API HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm);
 
 /* Enqueue on stream: send count elements at buf to rank peer. Completes on the stream when buf may be overwritten.
  * The call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full, and while as many
- * streams of the process wait in operations as the GPU can hold (doc/tuning.md; at most HOCCL_TIMEOUT, then USAGE). Between nodes
- * with fewer than 32 hardware channels it may wait until the operation in front of it on the stream has completed (same place).
+ * streams of the process wait in operations as the GPU can hold (doc/tuning.md; at most HOCCL_TIMEOUT, then USAGE). With fewer
+ * than 32 hardware channels and one GPU in sight it may wait until the operation in front of it on the stream has completed (same place).
  * buf: memory of the communicator's GPU, at any offset, of any kind (cuMemAlloc, cuMemCreate, cuMemAllocAsync), or pinned
  * host memory. Fastest is what another process can open: cuMemAlloc, and cuMemCreate with a descriptor type.
  * count 0 is legal (buf may be NULL): it matches a receive of 0. Operations between a pair of ranks match in posting order; outside a group an operation is a group of

@@ -374,8 +374,8 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           "channels of kernels; set CUDA_DEVICE_MAX_CONNECTIONS=32", limit);
     if (g->gate.kind != HOCCL_GATE_NONE && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_D2H, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
-                          "copies to host memory stand behind what is queued behind operations on their streams (the program's own copies "
-                          "to host memory, or another communicator's operations), for %llu s (HOCCL_TIMEOUT): set "
+                          "copies to host memory stand behind what is queued behind operations (the program's own copies to host memory or, "
+                          "with one GPU in sight, other operations), for %llu s (HOCCL_TIMEOUT): set "
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or queue that when the operation has completed", limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         if (stalled(g, (enum hoccl_direction)i, now))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates and the start signal that passes them. A start signal written by a memory operation would itself be stuck
- * behind another stream's parked wait, so behind gates the signal is a D2H copy of a word that holds the number. */
+/* The gates and the start signal that passes them. A start signal written by a bare memory operation would run in the class of
+ * what is in front of it, and be stuck behind another stream's parked wait. So behind gates the signal has a class of its own: a D2H
+ * copy of a word that holds the number, or, where transfers need all D2H channels (PUSH), a write behind a copy of the compute class. */
 #include "stream/gate.h"
 
 #include "base/atomic.h"
@@ -133,7 +134,7 @@ void hoccl_gate_unbar(struct hoccl_gate *gate)
 bool hoccl_gate_queue(struct hoccl_gate *gate)
 {
     uint32_t most = (uint32_t)gate->channels - 1;
-    if (hoccl_fetch_add(&gate->queued, 1u) < most || gate->kind == HOCCL_GATE_H2D)
+    if (hoccl_fetch_add(&gate->queued, 1u) < most || gate->kind != HOCCL_GATE_COMPUTE)
         return true;
     hoccl_gate_unqueue(gate);
     return false;
@@ -174,7 +175,13 @@ CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate)
     return gate->memory.address + SCRATCH;
 }
 
-/* H2D: two rows, for a plain copy of this size goes through a compute channel, which is what COMPUTE wants. */
+/* A plain copy of this size goes through a compute channel and needs no SM. */
+static HOCCL_Result enter_compute(const struct hoccl_gate *gate, CUstream stream, const char *what)
+{
+    return hoccl_driver_check(hoccl_driver.MemcpyHtoDAsync(hoccl_gate_scratch(gate), gate->source.host, GATE_BYTES, stream), what);
+}
+
+/* H2D: two rows, which the engine takes. */
 HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream)
 {
     CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
@@ -189,14 +196,18 @@ HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream)
         return hoccl_driver_check(
             hoccl_driver.MemcpyDtoDAsync(gate->target.address, hoccl_gate_scratch(gate), GATE_BYTES, stream), "enqueueing a gate");
     if (gate->kind == HOCCL_GATE_COMPUTE)
-        return hoccl_driver_check(hoccl_driver.MemcpyHtoDAsync(hoccl_gate_scratch(gate), gate->source.host, GATE_BYTES, stream),
-                                  "enqueueing a gate");
+        return enter_compute(gate, stream, "enqueueing a gate");
     return hoccl_driver_check(hoccl_driver.Memcpy2DAsync(&copy, stream), "enqueueing a gate");
 }
 
 HOCCL_Result hoccl_gate_signal(const struct hoccl_gate *gate, CUstream stream, const struct hoccl_flag *flag, uint32_t value)
 {
-    CUdeviceptr word = gate->memory.address + (value & (WORDS - 1)) * sizeof(uint32_t);
-    return hoccl_driver_check(hoccl_driver.MemcpyDtoHAsync(flag->host, word, sizeof(uint32_t), stream),
-                              "enqueueing a start signal");
+    static const char what[] = "enqueueing a start signal";
+    uint32_t low = value & (WORDS - 1);
+    if (gate->kind == HOCCL_GATE_PUSH) {
+        HOCCL_Result r = enter_compute(gate, stream, what);
+        return r ? r : hoccl_driver_check(hoccl_driver.StreamWriteValue32(stream, flag->device, low, 0), what);
+    }
+    CUdeviceptr word = gate->memory.address + low * sizeof(uint32_t);
+    return hoccl_driver_check(hoccl_driver.MemcpyDtoHAsync(flag->host, word, sizeof(uint32_t), stream), what);
 }

@@ -10,12 +10,18 @@
  *
  *   H2D   the normal one: flows are pushed and pulled; what must be staged through host memory stands still while gated
  *         streams wait (an error after HOCCL_TIMEOUT that names the ways out)
- *   PUSH  by HOCCL_GATE=push, or with ranks on other nodes: everything is staged through host memory, slower. The start signal
- *         of a turn that is queued behind another one of its stream is a D2H copy too, which holds its channel until that one is
- *         released; so fewer streams than there are channels have such turns, and who would post on one more waits
+ *   PUSH  by HOCCL_GATE=push, or with ranks on other nodes: everything is staged through host memory, slower
  *   COMPUTE  where the process sees no other GPU: compute, D2H and H2D are all the classes there are, and flows need the copies. Kernels
- *         stand still while as many streams wait as there are channels, but no operation stops another one; queued turns as with PUSH
- *   none  with 32 channels, which no 31 parked streams can fill */
+ *         stand still while as many streams wait as there are channels, but no operation stops another one
+ *   none  with 32 channels, which no 31 parked streams can fill
+ *
+ * The start signal must not stand behind another stream's wait, so it is of another class than the gate, and what it is of holds a
+ * channel of that class while the turn is queued behind another one, on its stream or by an event:
+ *
+ *   H2D   D2H: nothing else of ours needs it, and it passes the kernels that the program has enqueued
+ *   PUSH  compute, for slots need D2H. So turns and kernels start in the order in which they were enqueued, as NCCL's do
+ *   COMPUTE  D2H. A turn behind another one would stop the slots' copies: fewer streams than there are channels have such turns,
+ *         and who would post on one more waits */
 #ifndef HOCCL_STREAM_GATE_H
 #define HOCCL_STREAM_GATE_H
 
@@ -27,13 +33,13 @@
 struct hoccl_gate {
     struct hoccl_device_memory memory; /* 65,536 words, word i holds i; behind them a scratch line */
     struct hoccl_device_memory target; /* PUSH: on another GPU, without a context there */
-    struct hoccl_flag source;          /* H2D, COMPUTE: the gate's copy reads here */
+    struct hoccl_flag source;          /* copies from host memory read here */
     int channels;                      /* CUDA_DEVICE_MAX_CONNECTIONS as the driver saw it */
     enum hoccl_gate_choice kind;       /* NONE, PUSH, H2D, COMPUTE */
     bool always;                       /* asked for by HOCCL_GATE: from the first parked stream on */
     uint32_t gated;                    /* gated turns that are out: enqueued, not released */
     uint32_t passing;                  /* H2D copies that are out and would not end behind a gate */
-    uint32_t queued;                   /* streams with gated turns that were enqueued behind another one */
+    uint32_t queued;                   /* COMPUTE: streams with gated turns that were enqueued behind another one */
 };
 
 /* By kind, as HOCCL_GATE writes it. */
@@ -82,7 +88,7 @@ CUdeviceptr hoccl_gate_scratch(const struct hoccl_gate *gate);
 /* Enqueue the gate copy. */
 HOCCL_Result hoccl_gate_enqueue(const struct hoccl_gate *gate, CUstream stream);
 
-/* Enqueue a copy of `value`'s low 16 bits into `flag` (as a 32-bit word), by the D2H engine. */
+/* Let the stream write `value`'s low 16 bits into `flag` (as a 32-bit word). */
 HOCCL_Result hoccl_gate_signal(const struct hoccl_gate *gate, CUstream stream, const struct hoccl_flag *flag, uint32_t value);
 
 #endif

@@ -21,7 +21,7 @@ struct hoccl_handshake {
     unsigned long long stream_id; /* cuStreamGetId: handles are reused, ids are not */
     CUstream stream;
     struct hoccl_flag start;   /* written by the stream, by a memory operation */
-    struct hoccl_flag start16; /* written by the stream, by a D2H copy, when gated */
+    struct hoccl_flag start16; /* written by the stream when gated */
     struct hoccl_flag end;     /* written by the progress thread */
     uint32_t posted;           /* calling thread: last sequence number given out */
     uint32_t last_gated;       /* calling thread: last one that was gated */
