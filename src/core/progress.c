@@ -350,6 +350,12 @@ static bool stalled(const struct hoccl_gpu *g, enum hoccl_direction d, uint64_t 
     return too_long(g, hoccl_engine_stalled(&g->engine[d], now), now);
 }
 
+static bool lazily(void)
+{
+    CUmoduleLoadingMode mode;
+    return !hoccl_driver.ModuleGetLoadingMode(&mode) && mode == CU_MODULE_LAZY_LOADING;
+}
+
 /* What stands still, and why; SUCCESS if nothing does. */
 static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
 {
@@ -361,8 +367,8 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
     if (too_long(g, hoccl_submitter_stuck(&g->submitter, now), now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): another thread "
-                          "of this process sits in cudaFree, cudaFreeHost or a module load behind a stream that waits; the streams "
-                          "have been released", limit);
+                          "of this process sits in cudaFree, cudaFreeHost, a module load, or a copy to pageable memory on the default stream, "
+                          "behind a stream that waits; the streams have been released", limit);
     if (g->gate.kind == HOCCL_GATE_H2D && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_H2D, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
@@ -379,8 +385,9 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or queue that when the operation has completed", limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         if (stalled(g, (enum hoccl_direction)i, now))
-            return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
-                              engines[i], limit);
+            return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)%s",
+                              engines[i], limit, lazily() ? ": perhaps a kernel is being loaded at its first launch behind a stream that "
+                              "waits; set CUDA_MODULE_LOADING=EAGER" : "");
     return HOCCL_SUCCESS;
 }
 

@@ -49,16 +49,29 @@ HOCCL_Result hoccl_driver_check(CUresult r, const char *format, ...)
     return hoccl_fail(HOCCL_ERR_DEVICE, "%s: %s", what, hoccl_driver_error(r));
 }
 
-/* Streams that wait in HOCCL take hardware channels away from kernels, so we want as many as there are. The driver reads
- * the number when it starts: too late if the application has begun to use it. */
-static void ask_for_channels(void)
+/* What the driver reads when it starts, so too late if the application has begun to use it. Streams that wait in HOCCL take hardware
+ * channels away from kernels: we want as many as there are. And a kernel that is loaded at its first launch, behind an operation,
+ * keeps the operation's copies from running until it has been loaded, which waits for the operation: so all are loaded at once. */
+static void ask_of_driver(void)
 {
     void *present = hoccl_cuda_driver_chosen ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     bool in_use = hoccl_cuda_driver_chosen ? hoccl_cuda_driver_chosen() : present != NULL;
     if (present)
         dlclose(present);
-    if (!in_use)
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    if (in_use)
+        return;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+/* Whoever has asked for it knows. */
+static void warn_of_lazy_loading(void)
+{
+    CUmoduleLoadingMode mode;
+    if (!getenv("CUDA_MODULE_LOADING") && !hoccl_driver.ModuleGetLoadingMode(&mode) && mode == CU_MODULE_LAZY_LOADING)
+        hoccl_log(HOCCL_LOG_WARN, "CUDA was in use before HOCCL and loads kernels at their first launch: one that is launched first behind an "
+                  "operation stands in the way of that operation, for ever; set CUDA_MODULE_LOADING=EAGER where the program starts, or call "
+                  "HOCCL_Init before CUDA");
 }
 
 static void *find(void)
@@ -110,7 +123,7 @@ static HOCCL_Result not_found(void)
 static HOCCL_Result load(void)
 {
     int n = 0;
-    ask_for_channels();
+    ask_of_driver();
     void *h = find();
     if (!h)
         return not_found();
@@ -120,6 +133,7 @@ static HOCCL_Result load(void)
     r = hoccl_driver_check(hoccl_driver.Init(0), "cuInit");
     if (r)
         return r;
+    warn_of_lazy_loading();
     r = hoccl_driver_check(hoccl_driver.DeviceGetCount(&n), "cuDeviceGetCount");
     if (!r && !n)
         r = hoccl_fail(HOCCL_ERR_DEVICE, "the CUDA driver shows no GPU (CUDA_VISIBLE_DEVICES is \"%s\")",

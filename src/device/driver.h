@@ -31,6 +31,7 @@
     X(CtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext, unsigned int))                                         \
     X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", (int *, int *))                                        \
     X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode *))                   \
+    X(ModuleGetLoadingMode, "cuModuleGetLoadingMode", (CUmoduleLoadingMode *))                                         \
     X(PointerGetAttributes, "cuPointerGetAttributes", (unsigned int, CUpointer_attribute *, void **, CUdeviceptr))     \
     X(MemGetAddressRange, "cuMemGetAddressRange_v2", (CUdeviceptr *, size_t *, CUdeviceptr))                           \
     X(MemHostRegister, "cuMemHostRegister_v2", (void *, size_t, unsigned int))                                         \

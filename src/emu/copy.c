@@ -110,7 +110,8 @@ static void wait_for(uint64_t stream_id, uint64_t seq)
     }
 }
 
-/* A copy into pageable memory: into a buffer of ours, which the caller's thread empties when it has ended. */
+/* A copy into pageable memory: into a buffer of ours, which the caller's thread empties when it has ended. On the NULL stream the
+ * caller waits for what is in front of it with the driver's lock held, on others not (measured). */
 static CUresult into_pageable(CUcontext ctx, struct emu_op *op, const struct emu_request *r, unsigned classes)
 {
     size_t bytes = r->width * r->height * r->depth;
@@ -121,11 +122,16 @@ static CUresult into_pageable(CUcontext ctx, struct emu_op *op, const struct emu
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t id = op->stream->id;
+    bool holds = op->stream->legacy;
     op->copy.dst = packed_side(buffer, r);
     CUresult result = emu_enqueue(op, classes);
     uint64_t seq = emu.seq;
+    if (holds)
+        emu_hazard_hold();
     if (result == CUDA_SUCCESS)
         wait_for(id, seq);
+    if (holds)
+        emu_hazard_give();
     result = result == CUDA_SUCCESS ? ctx->error : result;
     pthread_mutex_unlock(&emu.lock);
     if (result == CUDA_SUCCESS)

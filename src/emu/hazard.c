@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's process-wide lock. cuMemFree, cuMemFreeHost and a module load take it and then wait for their GPU; so
- * do (their waiting is measured, their holding it assumed) cuIpcCloseMemHandle and cuMemHostUnregister, and a
- * synchronous copy while a blocking stream is parked. Meanwhile copies, memsets, event records, kernel and graph
+ * do (their waiting is measured, their holding it assumed) cuIpcCloseMemHandle and cuMemHostUnregister, a
+ * synchronous copy while a blocking stream is parked, and a copy into pageable memory on the NULL stream. Meanwhile copies, memsets, event records, kernel and graph
  * launches of other threads wait for the lock; writes, waits, batches, stream queries, pointer attributes and VMM
  * calls do not ask for it. With something parked that only such a blocked submission would release, the process
  * hangs, as it does on a real GPU.

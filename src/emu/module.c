@@ -171,9 +171,8 @@ CUresult cuModuleGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUmodule handle, con
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
-    const char *text = getenv("CUDA_MODULE_LOADING");
     if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
-    *mode = text && !strcmp(text, "EAGER") ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    *mode = emu.set.lazy ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }

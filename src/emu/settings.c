@@ -121,6 +121,8 @@ CUresult emu_settings_read(struct emu_settings *set)
                 number("HOCCL_EMU_LOOK_MS", 0, 1000000, &look) &&
                 flag("HOCCL_EMU_PEERMEM", &set->peermem) && flag("HOCCL_EMU_REUSE", &set->reuse) &&
                 flag("HOCCL_EMU_P2P", &set->p2p) && flag("HOCCL_EMU_LAZY", &set->lazy) && rates(set->rate) && rdma(set);
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    set->lazy &= !loading || strcmp(loading, "EAGER") != 0;
     set->gpus = (int)gpus;
     set->memory = memory << 20;
     set->sms = (unsigned)sms;

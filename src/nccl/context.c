@@ -51,15 +51,17 @@ static bool have_driver(void)
     return found;
 }
 
-/* The driver reads this when it starts, and the first call of NCCL comes too late for that: so here, where the library is
- * loaded. Streams that wait in HOCCL take hardware channels, and the default is 8 of the 32 there are. */
-__attribute__((constructor)) static void ask_for_channels(void)
+/* The driver reads these when it starts, and the first call of NCCL comes too late for that: so here, where the library is
+ * loaded (device/driver.c says why). */
+__attribute__((constructor)) static void ask_of_driver(void)
 {
     void *present = hoccl_cuda_driver_chosen ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (present)
         dlclose(present);
-    if (!present && !(hoccl_cuda_driver_chosen && hoccl_cuda_driver_chosen()))
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    if (present || (hoccl_cuda_driver_chosen && hoccl_cuda_driver_chosen()))
+        return;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
 shim_context shim_context_here(void)

@@ -13,8 +13,11 @@
  *   order    Send, then the buffer is overwritten on the same stream; Recv, then it is read on the same stream.
  *   oneway   rank 0 sends, rank 1 receives: the rate of one direction.
  *   free     cuMemFree behind a parked receive: the text of the failure, and the process goes on.
+ *   default  a copy into pageable memory on the default stream, which waits for a parked receive: the same.
+ *   pageable such a copy on the receive's own stream, which must do no harm.
+ *   first    a kernel's first launch behind a parked receive, which must do no harm unless kernels are loaded lazily.
  *
- * usage: mpirun -np N coexist CASE [BYTES [SECONDS]]     free and oneway: two ranks; SECONDS: of hold, 4 */
+ * usage: mpirun -np N coexist CASE [BYTES [SECONDS]]     free, default and oneway: two ranks; SECONDS: of hold, 4 */
 #include "../../examples/common.h"
 #include "kernels.h"
 
@@ -338,32 +341,96 @@ static void case_order(size_t n)
         printf("order: 20 rounds of %zu bytes, buffers overwritten and read right behind: right\n", n);
 }
 
+/* What another thread does meanwhile. */
+struct aside {
+    CUcontext context;
+    CUdeviceptr memory;
+    void *host;
+    size_t bytes;
+    CUstream stream;
+};
+
 static void *free_it(void *p)
 {
-    check_cuda(cuCtxSetCurrent(*(CUcontext *)p), "context");
-    cuMemFree(*(CUdeviceptr *)((CUcontext *)p + 1));
+    struct aside *a = p;
+    check_cuda(cuCtxSetCurrent(a->context), "context");
+    cuMemFree(a->memory);
     return NULL;
 }
 
-/* Rank 0's receive is parked and will never be matched; its other thread sits in cuMemFree behind it, holding the lock
- * that the copy of the send needs. Within HOCCL_TIMEOUT both ranks must be told, and every stream and the cuMemFree go on. */
-static void case_free(size_t n)
+static void *copy_it(void *p)
+{
+    struct aside *a = p;
+    check_cuda(cuCtxSetCurrent(a->context), "context");
+    check_cuda(cuMemcpyDtoHAsync(a->host, a->memory, a->bytes, a->stream), "copy to pageable memory");
+    return NULL;
+}
+
+static void *launch_it(void *p)
+{
+    struct aside *a = p;
+    check_cuda(cuCtxSetCurrent(a->context), "context");
+    check_cuda(cuLaunchKernel(kernel("nop"), 1, 1, 1, 1, 1, 1, 0, a->stream, NULL, NULL), "first launch");
+    return NULL;
+}
+
+/* A receive is parked, another thread of each rank makes a call behind it, and only then come the sends. */
+static void harmless(size_t n, void *(*call)(void *))
+{
+    CUstream s = new_stream();
+    struct aside a = {.memory = new_memory(n), .host = malloc(n), .bytes = n, .stream = new_stream()};
+    CUdeviceptr out = new_memory(n);
+    size_t at;
+    int right;
+    pthread_t t;
+    check_cuda(cuCtxGetCurrent(&a.context), "context");
+    pattern_fill(out, n, mine(0));
+    meet(s, a.memory);
+    recv_on(a.stream, a.memory, n);
+    if (!a.host || pthread_create(&t, NULL, call, &a))
+        fail("no memory or thread");
+    usleep(100000);
+    send_on(s, out, n);
+    pthread_join(t, NULL);
+    sync_on(a.stream);
+    sync_on(s);
+    if (call == copy_it && pattern_check(a.host, n, (struct message){before(), job.rank, 0}, &at, &right))
+        fail("%s: the byte at %zu is wrong", the_case, at);
+    verify(a.memory, n, 0);
+    if (job.rank == 0)
+        printf("%s: behind a receive of %zu bytes: right\n", the_case, n);
+    free(a.host);
+}
+
+static void case_pageable(size_t n)
+{
+    harmless(n, copy_it);
+}
+
+static void case_first(size_t n)
+{
+    harmless(n, launch_it);
+}
+
+/* Rank 0's receive is parked and will never be matched; its other thread sits in a call behind it, holding the lock
+ * that the copy of the send needs. Within HOCCL_TIMEOUT both ranks must be told, and every stream and that call go on. */
+static void locked(size_t n, void *(*call)(void *), struct aside a)
 {
     CUstream s = new_stream(), r = new_stream();
     CUdeviceptr out = new_memory(n), in = new_memory(n);
-    struct {
-        CUcontext context;
-        CUdeviceptr memory;
-    } a = {.memory = new_memory(1 << 20)};
+    CUevent received;
     HOCCL_Result e;
     pthread_t t;
     check_cuda(cuCtxGetCurrent(&a.context), "context");
+    check_cuda(cuEventCreate(&received, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     meet(s, in);
     recv_on(r, in, n);
     double begun = now();
     if (job.rank == 0) {
         usleep(100000);
-        pthread_create(&t, NULL, free_it, &a);
+        check_cuda(cuEventRecord(received, r), "cuEventRecord");
+        check_cuda(cuStreamWaitEvent(a.stream, received, 0), "cuStreamWaitEvent");
+        pthread_create(&t, NULL, call, &a);
         usleep(300000);
         send_on(s, out, n);
         check_cuda(cuStreamSynchronize(s), "send");
@@ -372,10 +439,22 @@ static void case_free(size_t n)
     if (job.rank == 0)
         pthread_join(t, NULL);
     check_hoccl(HOCCL_CommGetAsyncError(HOCCL_COMM_WORLD, &e), "HOCCL_CommGetAsyncError");
-    printf("free: rank %d: after %.1f s: %s: %s\n", job.rank, now() - begun, HOCCL_GetErrorString(e), e ? HOCCL_GetLastError() : "");
+    printf("%s: rank %d: after %.1f s: %s: %s\n", the_case, job.rank, now() - begun, HOCCL_GetErrorString(e),
+           e ? HOCCL_GetLastError() : "");
     begun = now();
     HOCCL_Result x = HOCCL_CommAbort(HOCCL_COMM_WORLD);
-    printf("free: rank %d: abort took %.3f s: %s\n", job.rank, now() - begun, x ? HOCCL_GetLastError() : "success");
+    printf("%s: rank %d: abort took %.3f s: %s\n", the_case, job.rank, now() - begun, x ? HOCCL_GetLastError() : "success");
+}
+
+static void case_free(size_t n)
+{
+    locked(n, free_it, (struct aside){.memory = new_memory(1 << 20)});
+}
+
+static void case_default(size_t n)
+{
+    static char host[64];
+    locked(n, copy_it, (struct aside){.memory = new_memory(1 << 20), .host = host, .bytes = sizeof host});
 }
 
 int main(int argc, char **argv)
@@ -387,6 +466,8 @@ int main(int argc, char **argv)
         bool pair; /* of two ranks only */
     } cases[] = {{"streams", case_streams, 1 << 20, false}, {"hold", case_hold, 16 << 20, false}, {"small", case_small, 1000, false},
                  {"order", case_order, 4 << 20, false},     {"free", case_free, 1 << 20, true},
+                 {"pageable", case_pageable, 1 << 20, false}, {"first", case_first, 1 << 20, false},
+                 {"default", case_default, 1 << 20, true},
                  {"oneway", case_oneway, 1 << 30, true},    {"collectives", case_collectives, 16 << 20, false}};
     the_case = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -403,6 +484,6 @@ int main(int argc, char **argv)
         job_close();
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|collectives|small|order|free|oneway [BYTES [SECONDS]]\n");
+    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|collectives|small|order|free|default|pageable|first|oneway [BYTES [SECONDS]]\n");
     return 2;
 }

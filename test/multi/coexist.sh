@@ -43,8 +43,14 @@ grep -q 'every transfer ended while the kernel ran' "$work/output" || complain "
 HOCCL_DEBUG=info HOCCL_CHUNK=1M HOCCL_EMU_RATE=push=400 pass 60 2 "$top_builddir/test/gpu/share" 64K 8M 5
 grep -q 'foreground phases: .* held up [1-9]' "$work/output" || complain "nothing was held up in foreground phases, or no line says so"
 [ "$(grep -c '^copy ' "$work/output")" = 3 ] || complain "the application's own copies were not measured"
-HOCCL_TIMEOUT=3 pass 60 2 "$coexist" free
-grep -q 'rank 0: after .*cudaFree' "$work/output" || complain "the error does not name the cause"
-grep -q 'rank 1: after .*rank 0 has failed' "$work/output" || complain "the peer was not told"
-[ "$(grep -c 'abort took 0.*success' "$work/output")" = 2 ] || complain "an abort failed"
+pass 60 2 "$coexist" pageable
+# HOCCL_Init has all kernels loaded at once, unless told otherwise.
+HOCCL_EMU_LAZY=1 HOCCL_TIMEOUT=3 pass 60 2 "$coexist" first
+HOCCL_EMU_LAZY=1 HOCCL_TIMEOUT=3 CUDA_MODULE_LOADING=LAZY must_fail 'module load' 60 2 "$coexist" first
+for case in free default; do
+    HOCCL_TIMEOUT=3 pass 60 2 "$coexist" $case
+    grep -q 'rank 0: after .*cudaFree.*pageable memory on the default stream' "$work/output" || complain "the error does not name the cause"
+    grep -q 'rank 1: after .*rank 0 has failed' "$work/output" || complain "the peer was not told"
+    [ "$(grep -c 'abort took 0.*success' "$work/output")" = 2 ] || complain "an abort failed"
+done
 finish
