@@ -7,7 +7,8 @@
  *
  * Every call returns HOCCL_Result, HOCCL_SUCCESS on success; HOCCL_GetLastError has the text of the calling thread's
  * last error. Counts are elements, not bytes. Device pointers may point anywhere into an allocation. Streams are
- * CUstream (cudaStream_t is the same type); NULL is the legacy default stream, as in CUDA. This header needs no cuda.h.
+ * CUstream (cudaStream_t is the same type); NULL is the legacy default stream, as in CUDA: behind an operation it must not carry copies
+ * into pageable memory (doc/tuning.md, "Calls that stop every copy"). This header needs no cuda.h.
  * A child of fork() has none of its parent's communicators and can make none (USAGE), as it has no GPU in CUDA.
  */
 #ifndef HOCCL_H

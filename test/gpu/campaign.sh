@@ -35,6 +35,16 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
     CUDA_VISIBLE_DEVICES=0 two "paths, one GPU" 40 ./path_rate 256M
     two memory 30 ./memory 160M
     two halo3d 40 ./halo3d
+    for case in pageable first; do
+        two "$case" 20 ./coexist $case
+    done
+    HOCCL_TIMEOUT=3 two default 20 ./coexist default
+    if [ -e libhoccl_nccl.so ] && [ -n "${PYTHON:-}" ]; then
+        for stream in own default; do
+            two "torch, $stream stream" 90 -x LD_PRELOAD="$PWD/libhoccl_nccl.so" -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29417 \
+                "$PYTHON" ./torch_dist.py "$stream"
+        done
+    fi
     if [ -e libhoccl.so.0 ] && [ -n "${PYTHON:-}" ]; then
         two product 90 "$PYTHON" ./product.py ./libhoccl.so.0
     fi
