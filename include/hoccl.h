@@ -142,7 +142,7 @@ HOCCL_API HOCCL_Result HOCCL_CommAbort(HOCCL_Comm comm);
 /* ---- Point to point ------------------------------------------------------------------------------------------- */
 
 /* Enqueue on stream: send count elements at buf to rank peer. Completes on the stream when buf may be overwritten.
- * The call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full, and while as many
+ * Unless HOCCL_BLOCKING is on, the call waits for nobody; like any CUDA enqueue it blocks only while the stream's queue is full, and while as many
  * streams of the process wait in operations as the GPU can hold (doc/tuning.md; at most HOCCL_TIMEOUT, then USAGE). With fewer
  * than 32 hardware channels and one GPU in sight it may wait until the operation in front of it on the stream has completed (same place).
  * buf: memory of the communicator's GPU, at any offset, of any kind (cuMemAlloc, cuMemCreate, cuMemAllocAsync), or pinned

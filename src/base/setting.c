@@ -46,6 +46,8 @@ static const struct row table[] = {
      "the longest time in ms that a foreground phase holds up operations (0: phases count for nothing)"},
     {"HOCCL_DETOUR", WORD, &hoccl_settings.detour, "on", "off|on",
      "large messages between two GPUs of a node go through host memory too, beside the link"},
+    {"HOCCL_BLOCKING", WORD, &hoccl_settings.blocking, "off", "off|on",
+     "calls (GroupEnd in a group) return when their operations have completed, so that nothing the program does next can stand in their way"},
     {"HOCCL_GATE", WORD, (int *)&hoccl_settings.gate, "auto", "auto|none|push|h2d|compute",
      "the small copy in front of a parked wait that keeps it out of the kernels' way"},
     {"HOCCL_TOPO_FILE", TEXT, hoccl_settings.topo_file, "", NULL,

@@ -24,6 +24,7 @@ struct hoccl_settings {
     uint64_t share;             /* HOCCL_SHARE, percent */
     uint64_t pause;             /* HOCCL_PAUSE, ns here, ms outside */
     int detour;                 /* HOCCL_DETOUR: 1 if on */
+    int blocking;               /* HOCCL_BLOCKING: 1 if on */
     enum hoccl_gate_choice gate;      /* HOCCL_GATE */
     char topo_file[HOCCL_SETTING_TEXT]; /* HOCCL_TOPO_FILE */
     enum hoccl_net_choice net;  /* HOCCL_NET */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define QUEUED_LOOK (10 * HOCCL_US)
+#define RELEASED_LOOK (10 * HOCCL_US)
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
@@ -459,6 +460,20 @@ static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part
     return r;
 }
 
+/* HOCCL_BLOCKING: until every stream of the group has been released, as by completion, so by a failure or an abort. */
+static HOCCL_Result await_release(const struct part *parts, int n)
+{
+    HOCCL_Result r = HOCCL_SUCCESS;
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < parts[i].turns; k++)
+            while (!hoccl_turn_released(&parts[i].turn[k]))
+                hoccl_sleep(RELEASED_LOOK);
+        if (!r)
+            r = hoccl_comm_error(parts[i].comm);
+    }
+    return r;
+}
+
 HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)
 {
     struct part parts[HOCCL_GROUP_COMMS];
@@ -477,5 +492,6 @@ HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)
         fill_op(&parts[i], requests, n);
         hand_over(&parts[i]);
     }
-    return enqueue_all(parts, count);
+    r = enqueue_all(parts, count);
+    return !r && hoccl_settings.blocking ? await_release(parts, count) : r;
 }

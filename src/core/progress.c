@@ -368,7 +368,7 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): another thread "
                           "of this process sits in cudaFree, cudaFreeHost, a module load, or a copy to pageable memory on the default stream, "
-                          "behind a stream that waits; the streams have been released", limit);
+                          "behind a stream that waits; the streams have been released (HOCCL_BLOCKING=on avoids it)", limit);
     if (g->gate.kind == HOCCL_GATE_H2D && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_H2D, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "copies from host memory stand behind the gates of streams that wait, for %llu s (HOCCL_TIMEOUT): set "
@@ -387,7 +387,7 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
         if (stalled(g, (enum hoccl_direction)i, now))
             return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)%s",
                               engines[i], limit, lazily() ? ": perhaps a kernel is being loaded at its first launch behind a stream that "
-                              "waits; set CUDA_MODULE_LOADING=EAGER" : "");
+                              "waits; set CUDA_MODULE_LOADING=EAGER, or HOCCL_BLOCKING=on" : "");
     return HOCCL_SUCCESS;
 }
 

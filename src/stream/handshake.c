@@ -144,6 +144,11 @@ void hoccl_turn_release(const struct hoccl_turn *turn)
         hoccl_publish(turn->handshake->end.host, turn->sequence);
 }
 
+bool hoccl_turn_released(const struct hoccl_turn *turn)
+{
+    return hoccl_reached(hoccl_observe(turn->handshake->end.host), turn->sequence);
+}
+
 void hoccl_handshake_release_all(struct hoccl_handshake *h)
 {
     if (!h->open_for_all)

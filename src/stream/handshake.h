@@ -63,6 +63,9 @@ HOCCL_Result hoccl_turn_start_and_wait(const struct hoccl_turn *turn, const stru
 bool hoccl_handshake_queue(struct hoccl_handshake *h, struct hoccl_gate *gate);
 void hoccl_handshake_unqueue(struct hoccl_handshake *h, struct hoccl_gate *gate);
 
+/* Any thread: has the stream been let go on behind this turn? */
+bool hoccl_turn_released(const struct hoccl_turn *turn);
+
 /* Progress thread: has the stream reached this turn? Let the stream go on behind it. */
 bool hoccl_turn_reached(const struct hoccl_turn *turn);
 void hoccl_turn_release(const struct hoccl_turn *turn);

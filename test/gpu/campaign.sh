@@ -39,10 +39,11 @@ gpus=$(nvidia-smi -L | grep -c '^GPU')
         two "$case" 20 ./coexist $case
     done
     HOCCL_TIMEOUT=3 two default 20 ./coexist default
+    HOCCL_BLOCKING=on two read 20 ./coexist read
     if [ -e libhoccl_nccl.so ] && [ -n "${PYTHON:-}" ]; then
-        for stream in own default; do
-            two "torch, $stream stream" 90 -x LD_PRELOAD="$PWD/libhoccl_nccl.so" -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29417 \
-                "$PYTHON" ./torch_dist.py "$stream"
+        for blocking in off on; do
+            HOCCL_BLOCKING=$blocking two "torch, blocking $blocking" 90 -x LD_PRELOAD="$PWD/libhoccl_nccl.so" -x MASTER_ADDR=127.0.0.1 \
+                -x MASTER_PORT=29417 "$PYTHON" ./torch_dist.py "$([ $blocking = off ] || echo default)"
         done
     fi
     if [ -e libhoccl.so.0 ] && [ -n "${PYTHON:-}" ]; then

@@ -15,6 +15,7 @@
  *   free     cuMemFree behind a parked receive: the text of the failure, and the process goes on.
  *   default  a copy into pageable memory on the default stream, which waits for a parked receive: the same.
  *   pageable such a copy on the receive's own stream, which must do no harm.
+ *   read     received and read at once into pageable memory on the default stream; needs HOCCL_BLOCKING=on.
  *   first    a kernel's first launch behind a parked receive, which must do no harm unless kernels are loaded lazily.
  *
  * usage: mpirun -np N coexist CASE [BYTES [SECONDS]]     free, default and oneway: two ranks; SECONDS: of hold, 4 */
@@ -402,6 +403,34 @@ static void harmless(size_t n, void *(*call)(void *))
     free(a.host);
 }
 
+/* What a program on the default stream does: it reads what it has received into memory of malloc, at once. */
+static void case_read(size_t n)
+{
+    CUstream s = new_stream();
+    CUdeviceptr out = new_memory(n), in = new_memory(n);
+    CUevent received;
+    unsigned char *host = malloc(n);
+    size_t at;
+    int right;
+    if (!host)
+        fail("no memory");
+    check_cuda(cuEventCreate(&received, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    meet(s, in);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        pattern_fill(out, n, mine(i));
+        exchange(s, out, in, n);
+        check_cuda(cuEventRecord(received, s), "cuEventRecord");
+        check_cuda(cuStreamWaitEvent(NULL, received, 0), "cuStreamWaitEvent");
+        check_cuda(cuMemcpyDtoHAsync(host, in, n, NULL), "read");
+        sync_on(s);
+        if (pattern_check(host, n, (struct message){before(), job.rank, i}, &at, &right))
+            fail("read: the byte at %zu of message %u is wrong", at, i);
+    }
+    if (job.rank == 0)
+        printf("read: %d messages of %zu bytes, each read at once on the default stream: right\n", ROUNDS, n);
+    free(host);
+}
+
 static void case_pageable(size_t n)
 {
     harmless(n, copy_it);
@@ -467,7 +496,7 @@ int main(int argc, char **argv)
     } cases[] = {{"streams", case_streams, 1 << 20, false}, {"hold", case_hold, 16 << 20, false}, {"small", case_small, 1000, false},
                  {"order", case_order, 4 << 20, false},     {"free", case_free, 1 << 20, true},
                  {"pageable", case_pageable, 1 << 20, false}, {"first", case_first, 1 << 20, false},
-                 {"default", case_default, 1 << 20, true},
+                 {"default", case_default, 1 << 20, true},    {"read", case_read, 1 << 20, false},
                  {"oneway", case_oneway, 1 << 30, true},    {"collectives", case_collectives, 16 << 20, false}};
     the_case = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -484,6 +513,6 @@ int main(int argc, char **argv)
         job_close();
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|collectives|small|order|free|default|pageable|first|oneway [BYTES [SECONDS]]\n");
+    fprintf(stderr, "usage: mpirun -np N coexist streams|hold|collectives|small|order|free|default|pageable|read|first|oneway [BYTES [SECONDS]]\n");
     return 2;
 }

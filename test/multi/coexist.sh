@@ -44,6 +44,13 @@ HOCCL_DEBUG=info HOCCL_CHUNK=1M HOCCL_EMU_RATE=push=400 pass 60 2 "$top_builddir
 grep -q 'foreground phases: .* held up [1-9]' "$work/output" || complain "nothing was held up in foreground phases, or no line says so"
 [ "$(grep -c '^copy ' "$work/output")" = 3 ] || complain "the application's own copies were not measured"
 pass 60 2 "$coexist" pageable
+# A copy on the default stream, made before the operation has begun: harmless only where calls return when operations have ended.
+export HOCCL_EMU_DELAY_US=20000
+for nodes in '' 2; do
+    HOCCL_DEVICE=emu HOCCL_TEST_NODE=$nodes HOCCL_BLOCKING=on pass 60 2 "$coexist" read
+done
+HOCCL_DEVICE=emu HOCCL_TIMEOUT=2 must_fail 'pageable memory on the default stream' 60 2 "$coexist" read
+unset HOCCL_EMU_DELAY_US
 # HOCCL_Init has all kernels loaded at once, unless told otherwise.
 HOCCL_EMU_LAZY=1 HOCCL_TIMEOUT=3 pass 60 2 "$coexist" first
 HOCCL_EMU_LAZY=1 HOCCL_TIMEOUT=3 CUDA_MODULE_LOADING=LAZY must_fail 'module load' 60 2 "$coexist" first

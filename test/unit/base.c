@@ -180,7 +180,7 @@ static void test_rows(void **state)
         assert_true(strlen(sentence) > 10);
         n++;
     }
-    assert_true(n >= 10 && n <= 20);
+    assert_true(n >= 10 && n <= 22);
     assert_int_equal(hoccl_settings_row(-1, &name, &value, &sentence), 0);
 }
 
