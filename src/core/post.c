@@ -463,15 +463,11 @@ static HOCCL_Result prepare(const struct hoccl_request *q, size_t n, struct part
 /* HOCCL_BLOCKING: until every stream of the group has been released, as by completion, so by a failure or an abort. */
 static HOCCL_Result await_release(const struct part *parts, int n)
 {
-    HOCCL_Result r = HOCCL_SUCCESS;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         for (int k = 0; k < parts[i].turns; k++)
             while (!hoccl_turn_released(&parts[i].turn[k]))
                 hoccl_sleep(RELEASED_LOOK);
-        if (!r)
-            r = hoccl_comm_error(parts[i].comm);
-    }
-    return r;
+    return given_up(&(struct parts){parts, n});
 }
 
 HOCCL_Result hoccl_post(const struct hoccl_request *requests, size_t n)

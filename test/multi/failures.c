@@ -10,6 +10,7 @@
  *   alone         the same while the peer is idle: it learns of it at its next operation
  *   full          a thread is blocked in an enqueue because its stream's queue is full: another thread's call is refused,
  *                 and an abort sets it free
+ *   blocking      HOCCL_BLOCKING: a call that waits for its peer ends with its communicator's abort, and gives what the peer gets
  *
  * usage: mpirun -np N failures CASE [A B] */
 #include "kit.h"
@@ -361,6 +362,30 @@ static void case_full(void)
     printf("failures: blocked after %u operations, set free by the abort, then: %s\n", n, last_text);
 }
 
+/* Rank 1 waits in a call for a message, and gives up; the send that comes too late fails in its call. */
+static void case_blocking(void)
+{
+    struct call c = {.comm = HOCCL_COMM_WORLD, .memory = kit_memory(8), .stream = kit_stream(), .result = HOCCL_ERR_INTERNAL};
+    pthread_t t;
+    kit_exchange("at first");
+    check_cuda(cuCtxGetCurrent(&c.context), "cuCtxGetCurrent");
+    if (job.rank == 0) {
+        kit_hear("aborted");
+        expect_words(kit_send(c.memory, 8, 1, c.stream), HOCCL_ERR_PEER, "rank 1", "aborted", "the send that comes too late");
+        give_up();
+        return;
+    }
+    if (pthread_create(&t, NULL, receive_in, &c))
+        fail("no thread");
+    usleep(200000);
+    kit_expect(kit_send(c.memory, 8, 0, c.stream), HOCCL_ERR_USAGE, "another thread", "a call while another waits");
+    abort_by_thread();
+    pthread_join(t, NULL);
+    if (c.result != HOCCL_ERR_USAGE || !strstr(c.text, "aborted"))
+        fail("the call that waited returned \"%s\": %s", HOCCL_GetErrorString(c.result), c.text);
+    kit_tell("aborted");
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -368,7 +393,8 @@ int main(int argc, char **argv)
         void (*run)(void);
         int ranks; /* 0: any */
     } cases[] = {{"mismatch", case_mismatch, 0}, {"patience", case_patience, 3}, {"parked", case_parked, 2},
-                 {"crowded", case_crowded, 0}, {"abort", case_abort, 0},       {"alone", case_alone, 2},       {"full", case_full, 2}};
+                 {"crowded", case_crowded, 0}, {"abort", case_abort, 0},       {"alone", case_alone, 2},       {"full", case_full, 2},
+                 {"blocking", case_blocking, 2}};
     const char *name = argc > 1 ? argv[1] : "";
     if (argc > 3) {
         sent = size_parse(argv[2]);
@@ -388,6 +414,6 @@ int main(int argc, char **argv)
                    argc > 3 ? argv[3] : "");
         return 0;
     }
-    fprintf(stderr, "usage: mpirun -np N failures mismatch A B|patience|parked|crowded|abort|alone|full\n");
+    fprintf(stderr, "usage: mpirun -np N failures mismatch A B|patience|parked|crowded|abort|alone|full|blocking\n");
     return 2;
 }

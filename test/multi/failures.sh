@@ -17,4 +17,5 @@ done
 pass 90 2 "$failures" alone
 pass 90 2 "$failures" crowded
 pass 90 2 "$failures" full
+HOCCL_BLOCKING=on pass 90 2 "$failures" blocking
 finish
