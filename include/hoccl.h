@@ -74,7 +74,8 @@ typedef enum {
 /* Join the job: under mpirun or srun --mpi=pmix every rank calls it, without a launcher the world is this process.
  * The rank's GPU is that of the calling thread's current context; without one, the primary context of device
  * (local rank mod devices), which is made current and stays to the process's end. Waits for the other ranks, at most
- * HOCCL_INIT_TIMEOUT seconds (300), and says so every 30 s. Counterpart: MPI_Init, ncclCommInitRank.
+ * HOCCL_INIT_TIMEOUT seconds (300), and says so every 30 s. Best called before CUDA: then it sets CUDA_DEVICE_MAX_CONNECTIONS=32 and
+ * CUDA_MODULE_LOADING=EAGER where they are unset (doc/tuning.md). Counterpart: MPI_Init, ncclCommInitRank.
  * Errors: BOOTSTRAP (a launcher without PMIx, a rank is missing), DEVICE (no driver, no GPU), USAGE (called twice). */
 HOCCL_API HOCCL_Result HOCCL_Init(void);
 

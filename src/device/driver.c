@@ -64,10 +64,13 @@ static void ask_of_driver(void)
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
-/* Whoever has asked for it knows. */
+/* Whoever has asked for it knows; and one rank of a job is enough to say it. */
 static void warn_of_lazy_loading(void)
 {
     CUmoduleLoadingMode mode;
+    const char *rank = getenv("PMIX_RANK");
+    if (rank && strcmp(rank, "0"))
+        return;
     if (!getenv("CUDA_MODULE_LOADING") && !hoccl_driver.ModuleGetLoadingMode(&mode) && mode == CU_MODULE_LAZY_LOADING)
         hoccl_log(HOCCL_LOG_WARN, "CUDA was in use before HOCCL and loads kernels at their first launch: one that is launched first behind an "
                   "operation stands in the way of that operation, for ever; set CUDA_MODULE_LOADING=EAGER where the program starts, or call "
