@@ -350,10 +350,14 @@ static bool stalled(const struct hoccl_gpu *g, enum hoccl_direction d, uint64_t 
     return too_long(g, hoccl_engine_stalled(&g->engine[d], now), now);
 }
 
-static bool lazily(void)
+/* The submitter sits in the driver; or an engine stands still, and it has done so for most of that time. */
+static bool submitter_stuck(const struct hoccl_gpu *g, uint64_t now)
 {
-    CUmoduleLoadingMode mode;
-    return !hoccl_driver.ModuleGetLoadingMode(&mode) && mode == CU_MODULE_LAZY_LOADING;
+    uint64_t since = hoccl_submitter_stuck(&g->submitter, now);
+    bool still = too_long(g, since, now);
+    for (int i = 0; i < HOCCL_DIRECTIONS && !still; i++)
+        still = since > hoccl_settings.timeout / 2 && stalled(g, (enum hoccl_direction)i, now);
+    return still;
 }
 
 /* What stands still, and why; SUCCESS if nothing does. */
@@ -364,10 +368,10 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
     unsigned long long limit = hoccl_settings.timeout / HOCCL_S;
     if (broken)
         return hoccl_driver_check((CUresult)broken, "enqueueing on the copy engine");
-    if (too_long(g, hoccl_submitter_stuck(&g->submitter, now), now))
+    if (submitter_stuck(g, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
                           "the CUDA driver has not returned from a copy's submission for %llu s (HOCCL_TIMEOUT): another thread "
-                          "of this process sits in cudaFree, cudaFreeHost, a module load, or a copy to pageable memory on the default stream, "
+                          "of this process sits in cudaFree, cudaFreeHost, a module load (as at a kernel's first launch), or a copy to pageable memory on the default stream, "
                           "behind a stream that waits; the streams have been released (HOCCL_BLOCKING=on avoids it)", limit);
     if (g->gate.kind == HOCCL_GATE_H2D && hoccl_gate_barred(&g->gate) && stalled(g, HOCCL_H2D, now))
         return hoccl_fail(HOCCL_ERR_TIMEOUT,
@@ -385,9 +389,8 @@ static HOCCL_Result find_stuck(const struct hoccl_gpu *g, uint64_t now)
                           "CUDA_DEVICE_MAX_CONNECTIONS=32, or queue that when the operation has completed", limit);
     for (int i = 0; i < HOCCL_DIRECTIONS; i++)
         if (stalled(g, (enum hoccl_direction)i, now))
-            return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)%s",
-                              engines[i], limit, lazily() ? ": perhaps a kernel is being loaded at its first launch behind a stream that "
-                              "waits; set CUDA_MODULE_LOADING=EAGER, or HOCCL_BLOCKING=on" : "");
+            return hoccl_fail(HOCCL_ERR_TIMEOUT, "the %s engine of this rank's GPU has not moved for %llu s (HOCCL_TIMEOUT)",
+                              engines[i], limit);
     return HOCCL_SUCCESS;
 }
 

@@ -51,7 +51,7 @@ HOCCL_Result hoccl_driver_check(CUresult r, const char *format, ...)
 
 /* What the driver reads when it starts, so too late if the application has begun to use it. Streams that wait in HOCCL take hardware
  * channels away from kernels: we want as many as there are. And a kernel that is loaded at its first launch, behind an operation,
- * keeps the operation's copies from running until it has been loaded, which waits for the operation: so all are loaded at once. */
+ * keeps the operation's copies from being made until it has been loaded, which waits for the operation: so all are loaded at once. */
 static void ask_of_driver(void)
 {
     void *present = hoccl_cuda_driver_chosen ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

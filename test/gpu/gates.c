@@ -96,7 +96,7 @@ static void try(const char *k, size_t n, CUstream s, int slot)
     struct timespec t = {0, 1000000};
     copy(k, n, s);
     check(cuStreamWriteValue32(s, flags_dev + (CUdeviceptr)slot * 64, 7, 0), "flag");
-    for (int i = 0; i < 400 && flags[slot * 16] != 7; i++)
+    for (int i = 0; i < 250 && flags[slot * 16] != 7; i++)
         nanosleep(&t, NULL);
     printf(" %s %s;", k, flags[slot * 16] == 7 ? "runs" : "STOPPED");
 }

@@ -9,7 +9,7 @@ for ranks in 1 2 3; do
     pass 120 $ranks "$paths" --sm
 done
 HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu pass 120 3 "$paths" --sm
-HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu CUDA_DEVICE_MAX_CONNECTIONS=8 pass 120 2 "$paths" --sm
+HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu CUDA_DEVICE_MAX_CONNECTIONS=8 pass 120 2 "$top_builddir/test/multi/random" 10 3
 HOCCL_EMU_DEVICES=1 HOCCL_DEVICE=emu CUDA_DEVICE_MAX_CONNECTIONS=1 HOCCL_TIMEOUT=2 must_fail 'one byte.*MAX_CONNECTIONS=32' 60 2 "$paths"
 HOCCL_EMU_DEVICES=2 HOCCL_DEVICE=emu pass 120 4 "$paths" --sm
 # Sequence numbers that wrap: every counter begins near 2^31, then near 2^32 (B17).
