@@ -122,7 +122,7 @@ static CUresult into_pageable(CUcontext ctx, struct emu_op *op, const struct emu
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t id = op->stream->id;
-    bool holds = op->stream->legacy;
+    bool holds = op->stream->legacy && emu_stream_oldest(op->stream) <= emu.seq;
     op->copy.dst = packed_side(buffer, r);
     CUresult result = emu_enqueue(op, classes);
     uint64_t seq = emu.seq;
